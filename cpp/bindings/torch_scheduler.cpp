@@ -1,6 +1,7 @@
-// ResourceManager and Scheduler as torch sees them: of requests they know ids and tokens. What a
-// user gave that does not fit comes to Python as ValueError, everything else as RuntimeError.
+// ResourceManager and Scheduler as torch sees them: of requests they know the sequences. What a user
+// gave that does not fit comes to Python as ValueError, everything else as RuntimeError.
 #include <torch/library.h>
+#include <trtspec/runtime/commit.hpp>
 #include <trtspec/scheduler.hpp>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "cache_holder.hpp"
+#include "sequence_holder.hpp"
 
 namespace {
 
@@ -35,82 +37,50 @@ struct ResourcesHolder : torch::CustomClassHolder {
     return trtspec::ResourceManager(cache_at(caches.front()), std::move(drafts));
   }
 
-  Sequence& at(int64_t id) {
-    const auto found = sequences.find(id);
-    if (found == sequences.end()) {
-      throw std::logic_error("request " + std::to_string(id) + " has not begun");
-    }
-    return found->second;
-  }
-
-  Sequence& take_in(int64_t id, const Ints& tokens, int64_t num_prompt_tokens,
-                    int64_t max_output_tokens) {
-    const auto [entry, is_new] =
-        sequences.try_emplace(id, Sequence{id, tokens, num_prompt_tokens, max_output_tokens});
-    if (!is_new) throw std::logic_error("request " + std::to_string(id) + " was added already");
-    return entry->second;
-  }
-
-  void forget(int64_t id) {
-    sequences.erase(id);
-    for (auto& cache : tables) cache.erase(id);
-  }
-
   // One that no scheduler knows: begun, and freed, by hand.
-  int64_t begin(int64_t id, const Ints& tokens) {
-    return resources.begin(take_in(id, tokens, int64_t(tokens.size()), 0));
+  int64_t begin(int64_t sequence) { return resources.begin(sequence_at(sequence)); }
+  void free(int64_t sequence) {
+    resources.free(sequence_at(sequence));
+    forget(sequence_at(sequence));
   }
-  void free(int64_t id) {
-    resources.free(at(id));
-    forget(id);
+  // Its tables, once it has ended.
+  void forget(const Sequence& sequence) {
+    for (auto& cache : tables) cache.erase(sequence.id);
   }
 
-  bool reserve(int64_t id, int64_t target_tokens, const Ints& draft_tokens) {
+  bool reserve(int64_t sequence, int64_t target_tokens, const Ints& draft_tokens) {
     return as_value_error(
-        [&] { return resources.reserve(at(id), target_tokens, draft_tokens); });
+        [&] { return resources.reserve(sequence_at(sequence), target_tokens, draft_tokens); });
   }
 
-  // Of each request: how many of `tokens`, which its text grows by, are its own; its rows in the
-  // target's cache, and in the drafts', one request behind the other.
-  void commit(const Ints& ids, const Ints& counts, const Ints& tokens,
-              const Ints& target_committed, const Ints& draft_committed) {
-    const std::size_t size = ids.size(), drafts = resources.num_drafts();
-    TORCH_CHECK_VALUE(counts.size() == size && target_committed.size() == size &&
-                          draft_committed.size() == size * drafts,
-                      "commit: one length of each of ", drafts, " draft KV caches is needed for ",
-                      size, " requests");
-    auto token = tokens.begin();
-    auto drafted = draft_committed.begin();
-    for (std::size_t i = 0; i < size; ++i) {
-      Sequence& sequence = at(ids[i]);
-      TORCH_CHECK(counts[i] <= tokens.end() - token, "commit: more tokens counted than given");
-      sequence.tokens.insert(sequence.tokens.end(), token, token + counts[i]);
-      token += counts[i];
-      resources.commit(sequence, target_committed[i], {drafted, drafted + std::ptrdiff_t(drafts)});
-      drafted += std::ptrdiff_t(drafts);
+  // A result, a value an item of the plan: `start`, `tokens` and `rows` as those of a StepResult.
+  // Returns where accepted rows lie, and where they are to go, int64 [n] each; nothing where all are
+  // at their places.
+  Tensors extend(const at::Tensor& plan, Ints start, Ints tokens, Ints rows) {
+    const std::vector<trtspec::ScheduledRows> items = items_of(plan);
+    TORCH_CHECK(!start.empty() && start.back() == int64_t(tokens.size()) &&
+                    tokens.size() == rows.size(),
+                "extend: ", tokens.size(), " tokens of ", rows.size(), " rows do not fit a result");
+    trtspec::StepResult result{std::move(start), std::move(tokens), std::move(rows), {}};
+    result.ends.resize(result.start.size() - 1);
+    trtspec::extend(items, result);
+    const trtspec::Moves moves = trtspec::compaction(items, result, resources.target());
+    if (moves.from.empty()) return {};
+    return {trtspec::host_copy(moves.from), trtspec::host_copy(moves.to)};
+  }
+
+  // The same, and of each item whether it failed; its rows in the drafts' caches, one item behind
+  // the other.
+  void commit(const at::Tensor& plan, Ints start, const c10::List<bool>& failed,
+              const Ints& drafted) {
+    trtspec::StepResult result{std::move(start), {}, {}, {}};
+    for (const bool is_failed : failed) {
+      result.ends.push_back(is_failed ? trtspec::FinishReason::error : trtspec::FinishReason::none);
     }
+    trtspec::commit(items_of(plan), result, drafted, resources);
   }
 
-  // Where accepted rows lie in the target's cache, and where they are to go, int64 [n] each: of
-  // each request the first position of its step, and how many of `rows` are its own.
-  std::tuple<at::Tensor, at::Tensor> moves(const Ints& ids, const Ints& starts, const Ints& counts,
-                                           const Ints& rows) {
-    TORCH_CHECK(starts.size() == ids.size() && counts.size() == ids.size(),
-                "moves: one of each is needed for ", ids.size(), " requests");
-    Ints from, to;
-    auto row = rows.begin();
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      TORCH_CHECK(counts[i] <= rows.end() - row, "moves: more rows counted than given");
-      for (int64_t place = 0; place < counts[i]; ++place, ++row) {
-        if (*row == place) continue;
-        from.push_back(resources.target().slot(ids[i], starts[i] + *row));
-        to.push_back(resources.target().slot(ids[i], starts[i] + place));
-      }
-    }
-    return {trtspec::host_copy(from), trtspec::host_copy(to)};
-  }
-
-  int64_t room(int64_t id) { return resources.room(at(id)); }
+  int64_t room(int64_t sequence) { return resources.room(sequence_at(sequence)); }
   double usage() { return resources.usage(); }
   void check_invariants() { resources.check_invariants(); }
 
@@ -126,18 +96,17 @@ struct ResourcesHolder : torch::CustomClassHolder {
   }
 
   trtspec::ResourceManager resources;
-  std::unordered_map<int64_t, Sequence> sequences;
   std::vector<std::unordered_map<int64_t, at::Tensor>> tables;  // by cache, by request
 };
 
 using Resources = c10::intrusive_ptr<ResourcesHolder>;
 
-// What a step feeds, a value an item: ids, starts, numbers of rows, whether it is generation, most
-// nodes, whether it samples. Behind them: how many items begin, ids of the preempted requests, and
-// how many run; of each draft cache in turn its committed lengths, and how many tokens are absent to
-// it; and the block tables of the target's cache and of the drafts' in the same order.
-using Planned = std::tuple<Ints, Ints, Ints, std::vector<bool>, Ints, std::vector<bool>, int64_t,
-                           Ints, int64_t, Ints, Ints, Tensors>;
+// What a step feeds: the ids of its items, and their table (see plan_table); how many items begin, ids
+// of the preempted requests, and how many run; of each draft cache in turn its committed lengths,
+// and how many tokens are absent to it; and the block tables of the target's cache and of the
+// drafts' in the same order.
+using Planned =
+    std::tuple<Ints, at::Tensor, int64_t, Ints, int64_t, Ints, Ints, Tensors>;
 
 struct SchedulerHolder : torch::CustomClassHolder {
   SchedulerHolder(const Resources& resources, int64_t max_batch_size, int64_t max_num_tokens,
@@ -148,18 +117,17 @@ struct SchedulerHolder : torch::CustomClassHolder {
                                     {max_nodes, max_depth, slots});
         })) {}
 
-  void check_fits(int64_t num_prompt_tokens, int64_t max_output_tokens) {
-    as_value_error([&] { scheduler.check_fits({0, {}, num_prompt_tokens, max_output_tokens}); });
+  void check_fits(int64_t sequence) {
+    as_value_error([&] { scheduler.check_fits(sequence_at(sequence)); });
   }
 
-  void add(int64_t id, const Ints& tokens, int64_t num_prompt_tokens, int64_t max_output_tokens) {
-    check_fits(num_prompt_tokens, max_output_tokens);
-    scheduler.add(owner->take_in(id, tokens, num_prompt_tokens, max_output_tokens));
+  void add(int64_t sequence) {
+    as_value_error([&] { scheduler.add(sequence_at(sequence)); });
   }
 
-  bool finish(int64_t id) {
-    const bool ran = scheduler.finish(owner->at(id));
-    owner->forget(id);
+  bool finish(int64_t sequence) {
+    const bool ran = scheduler.finish(sequence_at(sequence));
+    owner->forget(sequence_at(sequence));
     return ran;
   }
 
@@ -169,9 +137,9 @@ struct SchedulerHolder : torch::CustomClassHolder {
     return ids;
   }
 
-  void reorder(const Ints& ids) {
+  void reorder(const Ints& sequences) {
     std::vector<Sequence*> waiting;
-    for (const int64_t id : ids) waiting.push_back(&owner->at(id));
+    for (const int64_t sequence : sequences) waiting.push_back(&sequence_at(sequence));
     as_value_error([&] { scheduler.reorder(waiting); });
   }
 
@@ -180,16 +148,9 @@ struct SchedulerHolder : torch::CustomClassHolder {
   Planned schedule(bool drafts) {
     const trtspec::StepPlan plan = scheduler.schedule(drafts);
     Planned planned;
-    auto& [ids, starts, rows, generates, nodes, samples, begun, preempted, running, drafted, absent,
-           tables] = planned;
-    for (const trtspec::ScheduledRows& item : plan.items) {
-      ids.push_back(item.sequence->id);
-      starts.push_back(item.start);
-      rows.push_back(item.num_rows);
-      generates.push_back(item.is_generation);
-      nodes.push_back(item.max_nodes);
-      samples.push_back(item.samples);
-    }
+    auto& [ids, table, begun, preempted, running, drafted, absent, tables] = planned;
+    for (const trtspec::ScheduledRows& item : plan.items) ids.push_back(item.sequence->id);
+    table = plan_table(plan.items);
     begun = plan.num_begun;
     for (const Sequence* sequence : plan.preempted) preempted.push_back(sequence->id);
     running = scheduler.num_running();
@@ -217,8 +178,8 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("begin", &ResourcesHolder::begin)
       .def("free", &ResourcesHolder::free)
       .def("reserve", &ResourcesHolder::reserve)
+      .def("extend", &ResourcesHolder::extend)
       .def("commit", &ResourcesHolder::commit)
-      .def("moves", &ResourcesHolder::moves)
       .def("room", &ResourcesHolder::room)
       .def("usage", &ResourcesHolder::usage)
       .def("check_invariants", &ResourcesHolder::check_invariants);

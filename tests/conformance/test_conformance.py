@@ -22,7 +22,10 @@ from trtspec.executor.request_processors import RequestProcessors
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.scheduler import Scheduler
+from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.sampling import sample
+from trtspec.ops.sequence import TokenSequence
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 
 from . import toy_engine
@@ -91,7 +94,7 @@ def plain_text(scenario: Scenario, arrival: Arrival) -> list[int]:
     text: list[int] = []
     fed = 0
     while len(text) < arrival.max_tokens and not set(request.end_tokens).intersection(text[-1:]):
-        request.tokens = [*arrival.prompt, *text]
+        request.tokens.extend(text[-1:])
         logits, _ = engine.forward([RowGroup(request.tokens[fed:], fed, blocks)])
         fed = len(request.tokens)
         for change in processors.changes([request]):
@@ -170,11 +173,9 @@ def _one_node_more(patch: pytest.MonkeyPatch) -> None:
     add = Scheduler.add
 
     def add_longer(self: Scheduler, request: Request) -> None:
-        request.max_output_tokens += 1
-        try:
-            add(self, request)
-        finally:
-            request.max_output_tokens -= 1
+        longer = request.max_output_tokens + 1
+        request.tokens = TokenSequence(request.id, request.tokens, longer)
+        add(self, request)
 
     patch.setattr(Scheduler, "add", add_longer)
 
@@ -184,15 +185,15 @@ def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
 
     def commit_less(
         self: ResourceManager,
-        requests: Sequence[Request],
-        target: Sequence[int],
+        plan: StepPlan,
+        result: StepResult,
         drafts: Sequence[Sequence[int]],
     ) -> None:
         fewer = []
-        for request, lengths in zip(requests, drafts, strict=True):
-            held = [cache.committed(request) for cache in self.draft_caches]
+        for item, lengths in zip(plan.items, drafts, strict=True):
+            held = [cache.committed(item.request) for cache in self.draft_caches]
             fewer.append([max(pair[0], pair[1] - 1) for pair in zip(held, lengths, strict=True)])
-        commit(self, requests, target, fewer)
+        commit(self, plan, result, fewer)
 
     patch.setattr(ResourceManager, "commit", commit_less)
 

@@ -14,6 +14,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 
 from .kv_cache_reference import PlainKVCacheManager
 from .random_worlds import World
@@ -181,7 +182,8 @@ class Simulation:
 
     # A step.
 
-    def run_item(self, item: ScheduledRequest) -> None:
+    def verify(self, item: ScheduledRequest) -> tuple[list[int], list[int]]:
+        """Feeds the target; which tokens it emits, and the accepted nodes."""
         request, start, rng = item.request, item.start, self.rng
         old = len(request.tokens)
         assert start == self.target.committed(request.id)
@@ -205,33 +207,49 @@ class Simulation:
         self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
         if item.max_nodes < useful_nodes(self.needs, request.remaining_tokens):
             self.events["cut drafts"] += item.is_generation
+        if not item.samples:
+            return [], []
+        limit = min(nodes, self.needs.max_depth, request.remaining_tokens - 1)
+        kept = rng.randint(0, limit)
+        to_border = -(start + 1) % self.world.block
+        if to_border <= limit and rng.random() < 0.4:
+            kept = to_border
+            self.events["border"] += item.is_generation
+        emitted = self.expected[request.id][request.num_output_tokens :][: kept + 1]
+        # The accepted nodes are any rising rows of the tree.
+        return emitted, sorted(rng.sample(range(nodes), len(emitted) - 1))
 
-        kept = 0  # accepted drafts
-        emitted: list[int] = []
-        if item.samples:
-            limit = min(nodes, self.needs.max_depth, request.remaining_tokens - 1)
-            kept = rng.randint(0, limit)
-            to_border = -(start + 1) % self.world.block
-            if to_border <= limit and rng.random() < 0.4:
-                kept = to_border
-                self.events["border"] += item.is_generation
-            emitted = self.expected[request.id][request.num_output_tokens :][: kept + 1]
-            kept = len(emitted) - 1
-        request.tokens.extend(emitted)
-        # The accepted nodes are any rising rows of the tree; they are compacted, then committed.
-        path = sorted(rng.sample(range(nodes), kept))
-        for depth, node in enumerate(path):
-            self.write(request, 0, old + node, [self.content(request, 0, old + depth)])
-        moved = self.slots(request, 0, (old + node for node in path))
-        self.write(request, 0, old, [self.rows[0][slot] for slot in moved])
-        committed = start + item.num_rows + kept
-        drafts = range(1, len(self.rows))
-        drafted = [self.run_drafter(item, cache, old, kept) for cache in drafts]
-        self.resources.commit([request], [committed], [drafted])
-        if len(emitted) and len(request.output_tokens) == len(self.expected[request.id]):
-            request.finish_reason = "length"
-            self.scheduler.finish(request)
-            del self.live[request.id]
+    def take_in(self, batch: StepPlan) -> None:
+        """Feeds a step, extends texts, compacts the accepted rows and commits all caches."""
+        lengths = [len(item.request.tokens) for item in batch.items]
+        verified = [self.verify(item) for item in batch.items]
+        result = StepResult.of([emitted for emitted, _ in verified])
+        result.rows = [
+            row for emitted, path in verified for row in [0, *(n + 1 for n in path)][: len(emitted)]
+        ]
+        moves = self.resources.extend(batch, result)
+        self.plans.append([slots.tolist() for slots in moves])
+        drafted = []
+        for item, old, (emitted, path) in zip(batch.items, lengths, verified, strict=True):
+            request = item.request
+            assert list(request.tokens)[old:] == emitted
+            for depth, node in enumerate(path):
+                self.write(request, 0, old + node, [self.content(request, 0, old + depth)])
+            drafted.append(
+                [self.run_drafter(item, c, old, len(path)) for c in range(1, len(self.rows))]
+            )
+        if moves:
+            sources, places = (slots.tolist() for slots in moves)
+            self.events["moved"] += len(sources)
+            contents = [self.rows[0][slot] for slot in sources]
+            self.rows[0].update(zip(places, contents, strict=True))
+        self.resources.commit(batch, result, drafted)
+        for item in batch.items:
+            request = item.request
+            if request.output_tokens == self.expected[request.id]:
+                request.finish_reason = "length"
+                self.scheduler.finish(request)
+                del self.live[request.id]
 
     def run_drafter(self, item: ScheduledRequest, cache: int, old: int, kept: int) -> int:
         """Writes a draft cache; returns its new committed length."""
@@ -277,7 +295,7 @@ class Simulation:
         self.events["waited"] += self.scheduler.num_running > len(ids)
         for item in batch.items:
             assert self.resources.target.room(item.request.id) >= item.start + item.num_rows
-            self.run_item(item)
+        self.take_in(batch)
         for manager in self.resources.all:
             for item in batch.items:
                 if item.request.id in self.live:

@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
 
 
 def useful_nodes(needs: DrafterNeeds, remaining_tokens: int) -> int:
@@ -85,18 +87,24 @@ class PlainResourceManager:
             assert reserved, "a draft cache refused what it had room for"
         return True
 
-    def commit(
-        self,
-        requests: Sequence[Request],
-        target_committed: Sequence[int],
-        draft_committed: Sequence[Sequence[int]],
-    ) -> None:
-        for request, committed, drafted in zip(
-            requests, target_committed, draft_committed, strict=True
-        ):
-            assert all(n <= committed for n in drafted), "a draft cannot be ahead of the target"
+    def extend(self, plan: StepPlan, result: StepResult) -> list[Tensor]:
+        """Append what every request emits; rows to be moved, from where to where."""
+        moves: list[tuple[int, int]] = []
+        for i, item in enumerate(plan.items):
+            id, root = item.request.id, item.start + item.num_rows - 1
+            item.request.tokens.extend(result.emitted(i))
+            rows = result.accepted_rows(i)
+            places = [[root + row for row in rows], [root + place for place in range(len(rows))]]
+            slots = (self.target.slots(id, positions).tolist() for positions in places)
+            moves += [(source, to) for source, to in zip(*slots, strict=True) if source != to]
+        return [torch.tensor(column) for column in zip(*moves, strict=True)]
+
+    def commit(self, plan: StepPlan, result: StepResult, drafted: Sequence[Sequence[int]]) -> None:
+        for item, kept, lengths in zip(plan.items, result.num_kept(plan), drafted, strict=True):
+            request, committed = item.request, item.start + kept
+            assert all(n <= committed for n in lengths), "a draft cannot be ahead of the target"
             self.target.commit(request.id, request.tokens, committed)
-            for draft, length in zip(self.drafts, drafted, strict=True):
+            for draft, length in zip(self.drafts, lengths, strict=True):
                 draft.commit(request.id, request.tokens, length - draft.absent(request.id))
 
     def free(self, request: Request) -> None:

@@ -116,22 +116,21 @@ class Serving:
         drafts = DraftBatch.none(len(items))
         if rng.random() < 0.3:
             drafts = self.drafter.prepare_draft_tokens(batch)
-        kept, emitted = [], []
+        emitted = []
         for item, drafted in zip(items, drafts.counts, strict=True):
             nodes = rng.randint(0, drafted) if item.is_generation else 0
-            kept.append(item.num_rows + nodes)
             emitted.append([rng.randrange(VOCAB) for _ in range(nodes + item.samples)])
-            item.request.tokens.extend(emitted[-1])
             self.events["drafted"] += drafted > 0
             self.events["drafted one token"] += drafted == 1
-        before = self.engine.num_fed
-        lengths = self.drafter.on_accepted(batch, StepResult.of(emitted))
+        before, result = self.engine.num_fed, StepResult.of(emitted)
+        assert self.resources.extend(batch, result) == []
+        lengths = self.drafter.on_accepted(batch, result)
+        self.resources.commit(batch, result, lengths)
         if not batch.feeds_drafts:
             self.events["waited"] += self.engine.num_fed == before
             self.events["piled up"] += self.engine.num_fed > before
-        for item, rows, (length,) in zip(items, kept, lengths, strict=True):
+        for item in items:
             request = item.request
-            self.resources.commit([request], [item.start + rows], [(length,)])
             behind = len(request.tokens) - cache.committed(request)
             if item.max_nodes or not item.is_generation:
                 assert behind < MOST_BEHIND + len(request.tokens) - item.start - item.num_rows + 1
@@ -183,8 +182,9 @@ def test_a_cache_with_a_window_is_fed_prompts_as_the_target_reads_them(window: i
         assert serving.resources.reserve(request, start + 5, (start + 5,))
         item = ScheduledRequest(request, start, 5, False, 0, False)
         batch = StepPlan((item,), feeds_drafts=False)
-        ((length,),) = serving.drafter.on_accepted(batch, StepResult.of([()]))
-        serving.resources.commit([request], [start + 5], [(length,)])
+        result = StepResult.of([()])
+        ((length,),) = serving.drafter.on_accepted(batch, result)
+        serving.resources.commit(batch, result, [(length,)])
         assert length == (start + 5 if window or start + 5 >= MOST_BEHIND else 0)
 
 

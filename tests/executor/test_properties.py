@@ -42,6 +42,7 @@ def test_random_schedules() -> None:
         "lacked all",
         "lacked some",
         "border",
+        "moved",
         "cut drafts",
         "behind a window",
     ):

@@ -60,7 +60,7 @@ class Text:
         self.processors.of(self.request)
 
     def grow(self, tokens: list[int]) -> None:
-        self.request.tokens += tokens
+        self.request.tokens.extend(tokens)
         self.processors.of(self.request)
 
     def change(self, logits: torch.Tensor, tree: TokenTree) -> None:

@@ -10,6 +10,10 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_result import StepResult
+
+from .one_step import commit_rows
 
 
 def request(id: int, tokens: list[int]) -> Request:
@@ -36,7 +40,7 @@ def lengths(resources: ResourceManager, r: Request) -> list[int]:
 
 def commit(resources: ResourceManager, r: Request, target: int, *drafts: int) -> None:
     assert resources.reserve(r, target, drafts)
-    resources.commit([r], [target], [drafts])
+    commit_rows(resources, [r], [target], [drafts])
     resources.check_invariants()
 
 
@@ -115,8 +119,8 @@ def test_what_follows_absent_tokens_is_found_again() -> None:
         turn = request(id, chat)
         cached.append(resources.begin(turn))
         absent.append(resources.draft_caches[0].absent(turn))
-        chat = chat + [100 + id] * 8
-        turn.tokens[:] = chat
+        turn.tokens.extend([100 + id] * 8)
+        chat = list(turn.tokens)
         drafted = cached[-1] if id == 0 else len(chat) - 1
         commit(resources, turn, len(chat) - 1, drafted)
         resources.free(turn)
@@ -173,8 +177,8 @@ def test_no_draft_is_ever_ahead_of_the_target() -> None:
     resources.begin(r)
     assert resources.reserve(r, 4, (4, 4))
     with pytest.raises(RuntimeError, match="ahead"):
-        resources.commit([r], [2], [(2, 3)])
-    resources.commit([r], [3], [(2, 3)])
+        commit_rows(resources, [r], [2], [(2, 3)])
+    commit_rows(resources, [r], [3], [(2, 3)])
     assert lengths(resources, r) == [3, 2, 3]
 
 
@@ -195,7 +199,7 @@ def test_without_a_draft_cache() -> None:
     r = request(0, list(range(10)))
     assert resources.begin(r) == 0
     assert resources.reserve(r, 10, ())
-    resources.commit([r], [9], [()])
+    commit_rows(resources, [r], [9])
     assert lengths(resources, r) == [9]
     resources.check_invariants()
     resources.free(r)
@@ -208,60 +212,56 @@ def test_one_call_commits_all_requests() -> None:
     for r in requests:
         resources.begin(r)
         assert resources.reserve(r, 6, (6, 6))
-        r.tokens += [7] * r.id  # emitted: none, one, two
-    resources.commit(requests, [4, 5, 6], [(4, 4), (5, 0), (1, 6)])
+        r.tokens.extend([7] * r.id)  # emitted: none, one, two
+    commit_rows(resources, requests, [4, 5, 6], [(4, 4), (5, 0), (1, 6)])
     assert [lengths(resources, r) for r in requests] == [[4, 4, 4], [5, 5, 0], [6, 1, 6]]
     assert resources.target.match([2, 2, 3, 4, 7, 7]) == 4  # what was committed can be found
     assert resources.target.match([2, 2, 3, 5, 7, 7]) == 0
     resources.check_invariants()
 
 
-@pytest.mark.parametrize(
-    ("target", "drafts"), [([1], [()]), ([1, 1], [(1,)]), ([1, 1], [(1,), (1, 1)])]
-)
-def test_a_commit_needs_a_length_of_each(target: list[int], drafts: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("drafts", [[()], [(1,)], [(1,), (1, 1)]])
+def test_a_commit_needs_a_length_of_each(drafts: list[tuple[int, ...]]) -> None:
     resources = make()
     requests = [request(id, [1, 2, 3]) for id in range(2)]
     for r in requests:
         resources.begin(r)
-    with pytest.raises(ValueError, match="1 draft KV caches is needed for 2 requests"):
-        resources.commit(requests, target, drafts)
+    with pytest.raises(RuntimeError, match="lengths of draft KV caches for a plan that has 2"):
+        commit_rows(resources, requests, [1, 1], drafts)
 
 
-def test_accepted_rows_are_moved_to_their_places() -> None:
+def test_a_step_extends_texts_and_says_which_rows_are_to_be_moved() -> None:
     resources = ResourceManager(KVCacheManager(8, 4))
-    requests = [request(id, [1, 2, 3]) for id in range(2)]
+    requests = [request(id, [1, 2, 3]) for id in range(4)]
     for r in requests:
         resources.begin(r)
         assert resources.reserve(r, 8)
-    # Blocks 0 and 1 of 4 rows are the first's, 2 and 3 the second's.
-    source, place = resources.moves(requests, [2, 0], [(0, 2, 5), (0, 1, 4)])
+    # Blocks 0 and 1 of 4 rows are the first's, 2 and 3 the second's, and so on.
+    plan = StepPlan(
+        (
+            ScheduledRequest(requests[0], 2, 1, True, 5, True),
+            ScheduledRequest(requests[1], 0, 1, True, 5, True),
+            ScheduledRequest(requests[2], 0, 2, False, 0, False),
+            ScheduledRequest(requests[3], 0, 3, False, 0, True),
+        )
+    )
+    result = StepResult([0, 3, 6, 6, 6], [*range(10, 16)], [0, 2, 5, 0, 1, 4], [None] * 4)
+    result.ends[3] = "error"
+    source, place = resources.extend(plan, result)
     assert source.tolist() == [4, 7, 12] and place.tolist() == [3, 4, 10]
+    texts = [1, 2, 3, 10, 11, 12], [1, 2, 3, 13, 14, 15], [1, 2, 3], [1, 2, 3]
+    assert [list(r.tokens) for r in requests] == list(map(list, texts))
+    resources.commit(plan, result, [()] * 4)
+    assert [lengths(resources, r) for r in requests] == [[5], [3], [2], [0]]
+    resources.check_invariants()
+    assert resources.target.match([1, 2, 3, 10, 11, 12, 13]) == 4  # by the tokens emitted
+
+    in_place = StepResult.of([(7, 8)])
+    assert resources.extend(StepPlan(plan.items[2:3]), in_place) == []
     with pytest.raises(RuntimeError, match="no block for that position"):
-        resources.moves(requests[:1], [2], [(0, 6)])
-
-
-def test_a_step_reads_no_token_twice() -> None:
-    class Counting(list[int]):
-        read = 0
-
-        def __getitem__(self, index):  # type: ignore[no-untyped-def]
-            value = super().__getitem__(index)
-            Counting.read += len(value) if isinstance(index, slice) else 1
-            return value
-
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            raise AssertionError("walks all tokens")
-
-    resources = ResourceManager(KVCacheManager(300, 4))
-    r = request(0, list(range(50)))
-    resources.begin(r)
-    r.tokens = Counting(r.tokens)
-    for n in range(50, 90):
-        r.tokens.append(n)
-        assert resources.reserve(r, n + 5)
-        resources.commit([r], [n], [()])
-    assert Counting.read == 40
+        resources.extend(StepPlan(plan.items[:1]), StepResult([0, 2], [7, 8], [0, 6], [None]))
+    with pytest.raises(RuntimeError, match="1 results for a plan that has 4"):
+        resources.extend(plan, in_place)
 
 
 def test_what_a_draft_cache_says_follows_every_move() -> None:
@@ -271,7 +271,7 @@ def test_what_a_draft_cache_says_follows_every_move() -> None:
     assert resources.reserve(r, 3, (3,))
     resources.know([0], [2], [1], [resources.target_block_table(r)])
     assert (cache.committed(r), cache.absent(r)) == (2, 1)  # as it was told
-    resources.commit([r], [3], [(3,)])
+    commit_rows(resources, [r], [3], [(3,)])
     assert (cache.committed(r), cache.absent(r)) == (3, 0)
     resources.know([0], [2], [1], [resources.target_block_table(r)])
     assert resources.reserve(r, 9, (9,))

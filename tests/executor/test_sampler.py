@@ -57,7 +57,7 @@ def test_rows_as_tensors() -> None:
         )
         for i in range(3)
     ]
-    requests[1].tokens.append(7)
+    requests[1].tokens.extend([7])
     rows = SamplingRows()
     columns, nodes = rows.tensors(requests)
     assert [column.tolist() for column in columns] == [

@@ -17,6 +17,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 
 CHAIN = DrafterNeeds(max_nodes=3, max_depth=3)
 MODEL = DrafterNeeds(max_nodes=3, max_depth=3, caches=(DraftCacheNeeds(slots=2),))
@@ -51,18 +52,19 @@ def run(scheduler: Scheduler, accept: int = 0) -> StepPlan:
     batch = scheduler.schedule()
     resources = scheduler._resources
     resources.check_invariants()
+    emitted = [[7] * (min(accept, item.max_nodes) + 1) * item.samples for item in batch.items]
+    drafted = []
     for item in batch.items:
-        request, emitted = item.request, 0
-        if item.samples:
-            emitted = min(accept, item.max_nodes) + 1
-            request.tokens.extend(7 for _ in range(emitted))
-        target = item.start + item.num_rows + max(emitted - 1, 0)
-        drafts = [cache.committed(request) for cache in resources.draft_caches]
+        drafts = [cache.committed(item.request) for cache in resources.draft_caches]
         if not item.is_generation or item.max_nodes:
             drafts = [item.start + item.num_rows for _ in drafts]
-        resources.commit([request], [target], [drafts])
-        if request.remaining_tokens == 0:
-            scheduler.finish(request)
+        drafted.append(drafts)
+    result = StepResult.of(emitted)
+    assert resources.extend(batch, result) == []
+    resources.commit(batch, result, drafted)
+    for item in batch.items:
+        if item.request.remaining_tokens == 0:
+            scheduler.finish(item.request)
     resources.check_invariants()
     return batch
 
@@ -338,11 +340,9 @@ def test_a_step_that_rests_has_no_drafts_and_no_room_for_any() -> None:
     assert batch.num_waiting == 0
     assert rows(batch) == [(0, 5, 1, 0), (1, 0, 3, 0)] and asked == [1]
     assert scheduler._resources.drafts[0].num_free_blocks == free[0] - 1
-    for item, emitted in zip(batch.items, (1, 1), strict=True):
-        item.request.tokens.append(7)
-        committed = item.start + item.num_rows
-        draft = [5] if item.is_generation else [committed]
-        scheduler._resources.commit([item.request], [committed + emitted - 1], [draft])
+    result = StepResult.of([[7], [7]])
+    scheduler._resources.extend(batch, result)
+    scheduler._resources.commit(batch, result, [[5], [3]])
     assert rows(run(scheduler)) == [(0, 6, 1, 3), (1, 3, 1, 3)] and asked == [1, 2]
 
 

@@ -59,7 +59,7 @@ def test_a_launch_that_emits_is_noticed() -> None:
     launch = halves.executor.launch
 
     def emits(plan: Any) -> LaunchedStep:
-        plan.items[0].request.tokens.append(1)
+        plan.items[0].request.tokens.extend([1])
         return launch(plan)
 
     halves.executor.launch = emits  # type: ignore[method-assign]

@@ -128,7 +128,7 @@ class World:
         batch = StepPlan((item,))
         drafts = drafter.prepare_draft_tokens(batch)
         emitted = self.text(request)(0)
-        request.tokens.append(emitted)
+        request.tokens.extend([emitted])
         drafter.on_accepted(batch, StepResult.of([[emitted]], drafts))
 
     def serve(self, drafter: UnionDrafter, requests: Sequence[Request], steps: int) -> float:

@@ -153,7 +153,7 @@ def step(drafter: Drafter, requests: list[Request], is_generation: bool) -> None
     batch = StepPlan(tuple(items), BLOCKS[: len(items)])
     drafts = drafter.prepare_draft_tokens(batch)
     for item in items:
-        item.request.tokens.append(1)
+        item.request.tokens.extend([1])
     result = StepResult.of([[1]] * len(items), drafts)
     result.hidden = torch.zeros(sum(item.num_rows for item in items), HIDDEN)
     drafter.on_accepted(batch, result)

@@ -113,7 +113,7 @@ def test_drafter() -> None:
         (tree,) = drafter.prepare_draft_tokens(StepPlan((generation(request, count),)))
         return tree.tokens.tolist()
 
-    free.tokens += [3, 4]
+    free.tokens.extend([3, 4])
     assert drafted(free, 1) == [5]
     drafter.release(free.id)
     drafter.release(99)

@@ -40,7 +40,7 @@ def draft(drafter: SuffixDrafter, request: Request, max_nodes: int = 30) -> list
 def emit(drafter: SuffixDrafter, request: Request, tokens: list[int]) -> None:
     """A step that accepted `tokens`."""
     item = generation(request)
-    request.tokens += tokens
+    request.tokens.extend(tokens)
     assert drafter.on_accepted(StepPlan((item,)), StepResult.of([tokens])) == [()]
 
 
@@ -110,7 +110,7 @@ def test_prompt_chunks_are_taken_in() -> None:
     chunk = ScheduledRequest(request, 0, 6, False, 0, False)
     drafter.on_accepted(StepPlan((chunk,)), StepResult.of([()]))
     rest = ScheduledRequest(request, 6, 4, False, 0, True)
-    request.tokens.append(4)
+    request.tokens.extend([4])
     drafter.on_accepted(StepPlan((rest,)), StepResult.of([(4,)]))
     sizes = drafter.cache.sizes
     assert (sizes.num_active, sizes.num_cached, sizes.num_cached_tokens) == (1, 1, 1)
@@ -163,7 +163,7 @@ def test_a_preempted_request_keeps_its_response() -> None:
     # Meanwhile it serves others; then it is prefilled again, its output included.
     assert draft(drafter, make_request(1, [0, 4, 5])) == [6, 4]
     again = ScheduledRequest(request, 0, 8, False, 0, True)
-    request.tokens.append(6)
+    request.tokens.extend([6])
     drafter.on_accepted(StepPlan((again,)), StepResult.of([(6,)]))
     assert drafter.cache.sizes.num_cached_tokens == 6, "the response is not counted twice"
     emit(drafter, request, [4, 5])

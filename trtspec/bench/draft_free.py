@@ -137,7 +137,7 @@ def _answer(drafter: Drafter, request: Request, rows: int, tokens: Sequence[int]
     """A step that was fed the last ``rows`` tokens emits these."""
     start = len(request.tokens) - rows
     is_generation = request.num_output_tokens > 0
-    request.tokens += tokens
+    request.tokens.extend(tokens)
     item = ScheduledRequest(request, start, rows, is_generation, 0, samples=True)
     drafter.on_accepted(StepPlan((item,)), StepResult.of([tokens]))
 

@@ -201,15 +201,19 @@ class PyExecutor:
         assert verification is not None, "a step that did not fail was verified"
         result = verification.read().spread([item.samples for item in plan.items])
         result.drafts = launched.drafts
-        outputs = [self._extend(item, result, i) for i, item in enumerate(plan.items)]
+        outputs = [self._conclude(item, result, i) for i, item in enumerate(plan.items)]
+        moves = self._resources.extend(plan, result)
         if self._drafter.needs.reads_hidden:
             assert verification.hidden is not None, "the target was built without hidden states"
             result.hidden = _kept(verification.hidden, plan, result)
-        self._commit(plan, result, self._drafter.on_accepted(plan, result))
+        drafted = self._drafter.on_accepted(plan, result)
+        if moves:
+            self._target.compact(*moves)
+        self._resources.commit(plan, result, drafted)
         return outputs
 
-    def _extend(self, item: ScheduledRequest, result: StepResult, i: int) -> StepOutput:
-        """Extend the request of item i by what the target emits, up to where its text ends."""
+    def _conclude(self, item: ScheduledRequest, result: StepResult, i: int) -> StepOutput:
+        """What the target emits for item i, cut where its text ends."""
         request = item.request
         if result.failed(i):
             request.finish_reason = "error"
@@ -228,39 +232,11 @@ class PyExecutor:
             tokens = tokens[:count]
         result.cut(i, count, stop.finish_reason)
         request.finish_reason = stop.finish_reason
-        request.tokens.extend(tokens)
         if item.is_generation:
             request.num_steps += 1
             nodes, depth = result.drafts.counts[i], result.drafts.max_depths[i]
             self.metrics.record_verify(request.id, count, nodes, depth)
         return StepOutput(request, tokens, result.logprobs.get(i))
-
-    def _commit(
-        self, plan: StepPlan, result: StepResult, drafted: Sequence[tuple[int, ...]]
-    ) -> None:
-        """Make accepted rows contiguous in the target's cache and move all caches' counters."""
-        resources = self._resources
-        # Rows rise: those whose last is at its place are all at theirs.
-        moved = [
-            (item, result.accepted_rows(i))
-            for i, item in enumerate(plan.items)
-            if (count := result.num_emitted(i)) > 1
-            and result.rows[result.start[i + 1] - 1] >= count
-        ]
-        if moved:
-            roots = [item.start + item.num_rows - 1 for item, _ in moved]
-            rows = [rows for _, rows in moved]
-            requests = [item.request for item, _ in moved]
-            self._target.compact(*resources.moves(requests, roots, rows))
-        kept = [
-            (item.request, item.start + num_kept, lengths)
-            for item, num_kept, lengths in zip(
-                plan.items, result.num_kept(plan), drafted, strict=True
-            )
-            if num_kept
-        ]
-        if kept:
-            resources.commit(*zip(*kept, strict=True))
 
     def _end(self, request: Request) -> None:
         self._scheduler.finish(request)

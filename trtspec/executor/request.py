@@ -10,6 +10,7 @@ from typing import Protocol
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import PromptTooLongError, RequestError
 from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.ops.sequence import TokenSequence
 
 
 class Transfer(Protocol):
@@ -33,7 +34,8 @@ class Request:
     """One sequence. Mutable; compared and hashed by identity.
 
     id: unique among the requests of an executor; a lower id arrived earlier.
-    tokens: prompt and output so far, the newest one last (the root, in a generation step).
+    tokens: prompt and output so far, the newest one last (the root, in a generation step); a view
+    of what C++ holds, which a step's commit extends.
     max_output_tokens: tokens it may emit in all, already cut to what max_seq_len leaves.
     seed: of the sampling noise, resolved (never None). sample_index: which of the `n` samples.
     eos_token_ids: ids that end the text; empty when EOS is to be ignored.
@@ -54,7 +56,7 @@ class Request:
     """
 
     id: int
-    tokens: list[int]
+    tokens: TokenSequence
     num_prompt_tokens: int
     params: SamplingParams
     seed: int
@@ -97,13 +99,14 @@ class Request:
                 f"prompt and at least 1 output token; shorten the prompt to {max_seq_len - 1} "
                 f"tokens or raise max_seq_len"
             )
+        max_output_tokens = params.max_output_tokens(len(prompt), max_seq_len)
         return cls(
             id=id,
-            tokens=list(prompt),
+            tokens=TokenSequence(id, prompt, max_output_tokens),
             num_prompt_tokens=len(prompt),
             params=params,
             seed=seed,
-            max_output_tokens=params.max_output_tokens(len(prompt), max_seq_len),
+            max_output_tokens=max_output_tokens,
             sample_index=sample_index,
             eos_token_ids=eos_token_ids,
             processors=processors,

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
 from trtspec.ops.kv_cache import KVCache
 
 
@@ -84,7 +86,7 @@ class DraftCache:
 
 class ResourceManager:
     """The only one that moves a `KVCache`: the target's, and those of any number of drafts
-    (cpp/include/trtspec/resource_manager.hpp). It knows a request by its id and its tokens.
+    (cpp/include/trtspec/resource_manager.hpp).
 
     At step boundaries each draft's committed length is at most the target's. A `Scheduler` begins
     and frees the requests that it was given; others are begun and freed here.
@@ -107,9 +109,8 @@ class ResourceManager:
         )
         self.native = books
         """For a `Scheduler`."""
-        self.told: dict[int, int] = {}
-        """How many tokens of each request C++ knows."""
-        self._commit = books.commit  # to look a method up takes a third of the time of calling it
+        # To look a method up takes a third of the time of calling it.
+        self._extend, self._commit = books.extend, books.commit
 
     @property
     def all(self) -> tuple[KVCache, ...]:
@@ -121,9 +122,7 @@ class ResourceManager:
         shortens it: those that can catch up begin on what they hold of it, and to the others what
         they lack of it is absent, so that they have the target's length."""
         self._forget_step()
-        num_cached = int(self.native.begin(request.id, request.tokens))
-        self.told[request.id] = len(request.tokens)
-        return num_cached
+        return int(self.native.begin(request.tokens.address))
 
     def reserve(
         self, request: Request, target_tokens: int, draft_tokens: Sequence[int] = ()
@@ -131,54 +130,34 @@ class ResourceManager:
         """Room for that many rows in all, in every cache; False and nothing changed otherwise.
         A length that is already covered costs nothing, so no draft_tokens ask for no more."""
         self._forget_step()
-        return bool(self.native.reserve(request.id, target_tokens, draft_tokens))
+        return bool(self.native.reserve(request.tokens.address, target_tokens, draft_tokens))
 
-    def commit(
-        self,
-        requests: Sequence[Request],
-        target_committed: Sequence[int],
-        draft_committed: Sequence[Sequence[int]],
-    ) -> None:
-        """Of each request the rows now valid in the target's cache and in each draft's, of
-        `request.tokens` (emitted tokens already appended). Surplus blocks of all go back.
+    def extend(self, plan: StepPlan, result: StepResult) -> list[Tensor]:
+        """Append to every request of the plan what it emits. Returns rows of the target's cache to
+        be moved before they are committed, from where to where, int64 [n] each, so that the
+        accepted rows of each request lie behind each other; nothing if they do."""
+        moves: list[Tensor] = self._extend(plan.table, result.start, result.tokens, result.rows)
+        return moves
 
-        ValueError unless there is a length of each; RuntimeError for a draft ahead of the target,
-        and where a cache refuses (`KVCache.commit`)."""
+    def commit(self, plan: StepPlan, result: StepResult, drafted: Sequence[Sequence[int]]) -> None:
+        """The rows that stay are valid now in the target's cache, and in the drafts' those that
+        `Drafter.on_accepted` answered with, of each item; but for those that failed. Surplus blocks
+        of all go back, and full ones are offered for reuse.
+
+        RuntimeError unless there is a length of each, for a draft ahead of the target, and where a
+        cache refuses (`KVCache.commit`)."""
         self._forget_step()
-        told = self.told
-        ids = [request.id for request in requests]
-        fresh = [request.tokens[told[request.id] :] for request in requests]
-        counts = list(map(len, fresh))
-        for request_id, count in zip(ids, counts, strict=True):
-            told[request_id] += count
-        self._commit(
-            ids,
-            counts,
-            list(chain.from_iterable(fresh)),
-            target_committed,
-            list(chain.from_iterable(draft_committed)),
-        )
-
-    def moves(
-        self, requests: Sequence[Request], roots: Sequence[int], rows: Sequence[Sequence[int]]
-    ) -> tuple[Tensor, Tensor]:
-        """Rows of the target's cache to be moved, from where to where, int64 [n] each, so that
-        the accepted rows of each request lie behind each other. roots: the position of its root.
-        rows: which it keeps, from the root on (`StepResult.rows`)."""
-        ids = [request.id for request in requests]
-        counts = list(map(len, rows))
-        source, place = self.native.moves(ids, roots, counts, list(chain.from_iterable(rows)))
-        return source, place
+        failed = [end == "error" for end in result.ends]
+        self._commit(plan.table, result.start, failed, list(chain.from_iterable(drafted)))
 
     def free(self, request: Request) -> None:
         """Return all blocks of a request that was begun here."""
         self._forget_step()
-        self.native.free(request.id)
-        del self.told[request.id]
+        self.native.free(request.tokens.address)
 
     def room(self, request: Request) -> int:
         """Most rows that the request could hold now in every cache."""
-        return int(self.native.room(request.id))
+        return int(self.native.room(request.tokens.address))
 
     def target_room(self, request: Request) -> int:
         """Most rows that the request could hold now in the target's cache."""

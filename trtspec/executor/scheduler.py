@@ -103,20 +103,17 @@ class Scheduler:
         """RequestError if the request could not run even alone: longer than max_seq_len, or with
         its drafts larger than one of the caches."""
         try:
-            self._native.check_fits(request.num_prompt_tokens, request.max_output_tokens)
+            self._native.check_fits(request.tokens.address)
         except ValueError as error:
             raise RequestError(str(error)) from None
 
     def add(self, request: Request) -> None:
         """Queue a request behind all others; RequestError if it can never fit (`check_fits`)."""
         assert request.id not in self._requests, f"request {request.id} was added already"
-        tokens = request.tokens
-        lengths = request.num_prompt_tokens, request.max_output_tokens
         try:
-            self._native.add(request.id, tokens, *lengths)
+            self._native.add(request.tokens.address)
         except ValueError as error:
             raise RequestError(str(error)) from None
-        self._resources.told[request.id] = len(tokens)
         self._requests[request.id] = request
 
     def abort(self, request_id: int) -> Request | None:
@@ -132,8 +129,8 @@ class Scheduler:
 
     def finish(self, request: Request) -> None:
         """Forget a request whose text has ended, and free its blocks."""
-        self._num_running -= self._native.finish(request.id)
-        del self._requests[request.id], self._resources.told[request.id]
+        self._num_running -= self._native.finish(request.tokens.address)
+        del self._requests[request.id]
 
     def schedule(self) -> StepPlan:
         """Reserve and return the rows of the next step; empty only if there is no request. All
@@ -150,15 +147,27 @@ class Scheduler:
             generating = self._reserve_rows()
             drafts = not (generating and self._skips_drafts(generating))
         planned = self._schedule(drafts)
-        ids, *columns, num_begun, victims, running, drafted, absent, tables = planned
+        ids, table, num_begun, victims, running, drafted, absent, tables = planned
         requests = self._requests
-        items = tuple(map(ScheduledRequest, [requests[i] for i in ids], *columns))
+        _, starts, rows, generates, nodes, samples = table.tolist()
+        items = tuple(
+            map(
+                ScheduledRequest,
+                [requests[i] for i in ids],
+                starts,
+                rows,
+                map(bool, generates),
+                nodes,
+                map(bool, samples),
+            )
+        )
         self._num_running = running
         self._resources.know(ids, drafted, absent, tables[len(ids) :])
         preempted = tuple(requests[i] for i in victims)
         admitted = _first_time(items[len(items) - num_begun :])
         blocks = tuple(tables[: len(ids)])
-        return StepPlan(items, blocks, preempted, admitted, num_waiting=self.num_waiting)
+        waiting = self.num_waiting
+        return StepPlan(items, blocks, preempted, admitted, num_waiting=waiting, _table=table)
 
     def _put_in_order(self, order: Order) -> None:
         waiting = self.waiting
@@ -170,7 +179,7 @@ class Scheduler:
             raise OrderError(f"{asked} failed: {error!r}; {rule}") from error
         if sorted(map(id, ordered)) != sorted(map(id, waiting)):
             raise OrderError(f"{asked} returned {len(ordered)} that are not the same; {rule}")
-        self._native.reorder([request.id for request in ordered])
+        self._native.reorder([request.tokens.address for request in ordered])
 
 
 def _first_time(begun: Sequence[ScheduledRequest]) -> tuple[ScheduledRequest, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from trtspec.executor.request import Request
@@ -56,13 +57,27 @@ class StepPlan:
     num_waiting: int = 0
     pace: float = 0.0
     gains: Tensor | None = None
+    _table: Tensor | None = None
 
     def without_feeding(self) -> StepPlan:
         """The same step for a drafter that is not in use; `replace` takes several times as long."""
-        others = self.num_waiting, self.pace, self.gains
+        others = self.num_waiting, self.pace, self.gains, self._table
         return StepPlan(self.items, self.blocks, self.preempted, self.admitted, False, *others)
+
+    @property
+    def table(self) -> Tensor:
+        """The items for native calls: int64 [6, B], their fields in order, each request by the
+        address of its tokens."""
+        if self._table is None:  # a plan that no scheduler made
+            fields = [(item.request.tokens.address, *_numbers(item)) for item in self.items]
+            return torch.tensor(fields, dtype=torch.int64).reshape(-1, 6).T.contiguous()
+        return self._table
 
     @property
     def only_generates(self) -> bool:
         """Whether no prompt is fed."""
         return all(item.is_generation for item in self.items)
+
+
+def _numbers(item: ScheduledRequest) -> tuple[int, int, bool, int, bool]:
+    return item.start, item.num_rows, item.is_generation, item.max_nodes, item.samples

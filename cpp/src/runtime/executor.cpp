@@ -1,5 +1,6 @@
 #include <ATen/ops/index_select.h>
 
+#include <trtspec/runtime/commit.hpp>
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/host_tensor.hpp>
 
@@ -103,7 +104,8 @@ void Executor::abort(std::int64_t request_id) {
 
 std::vector<StepOutput> Executor::step() {
   const StepClock began = read_clocks(target_, drafter_->engine());
-  const ScheduledBatch batch = ScheduledBatch::of(scheduler_.schedule());
+  const StepPlan plan = scheduler_.schedule();
+  const ScheduledBatch batch = ScheduledBatch::of(plan);
   for (Request* request : batch.preempted) request->draft = TokenTree();
   for (const ScheduledRequest& item : std::span(batch.items).last(batch.num_begun)) {
     if (item.request->num_cached_tokens >= 0) continue;  // it was preempted
@@ -114,7 +116,7 @@ std::vector<StepOutput> Executor::step() {
   }
   std::vector<StepOutput> outputs;
   try {
-    outputs = run(batch);
+    outputs = run(batch, plan.items);
   } catch (const std::exception& error) {
     outputs.clear();
     for (const ScheduledRequest& item : batch.items) {
@@ -129,7 +131,8 @@ std::vector<StepOutput> Executor::step() {
   return outputs;
 }
 
-std::vector<StepOutput> Executor::run(const ScheduledBatch& batch) {
+std::vector<StepOutput> Executor::run(const ScheduledBatch& batch,
+                                      std::span<const ScheduledRows> items) {
   for (const Request* request : batch.preempted) drafter_->release(request->id);
   drafter_->prepare_draft_tokens(batch);
   std::vector<RowGroup> groups;
@@ -151,8 +154,12 @@ std::vector<StepOutput> Executor::run(const ScheduledBatch& batch) {
     // Before requests are extended, as the groups' tokens lie in them.
     result.hidden = at::index_select(output.hidden, 0, kept_rows(batch, result, groups));
   }
-  std::vector<StepOutput> outputs = extend(batch, result);
-  commit(batch, result, drafter_->on_accepted(batch, result));
+  std::vector<StepOutput> outputs = conclude(batch, result);
+  extend(items, result);
+  const std::vector<std::int64_t> drafted = drafter_->on_accepted(batch, result);
+  const Moves moves = compaction(items, result, resources_.target());
+  if (!moves.from.empty()) target_.compact(moves.from, moves.to);
+  commit(items, result, drafted, resources_);
   return outputs;
 }
 
@@ -167,8 +174,8 @@ RowGroup Executor::rows(const ScheduledRequest& item) const {
           .last_logits = item.samples};
 }
 
-// Extends the requests by what the target emits.
-std::vector<StepOutput> Executor::extend(const ScheduledBatch& batch, StepResult& result) {
+// What the target emits for each request, and whether its text ends with that.
+std::vector<StepOutput> Executor::conclude(const ScheduledBatch& batch, StepResult& result) {
   std::vector<StepOutput> outputs;
   for (std::size_t i = 0; const ScheduledRequest& item : batch.items) {
     Request& request = *item.request;
@@ -178,7 +185,6 @@ std::vector<StepOutput> Executor::extend(const ScheduledBatch& batch, StepResult
                                                          .error = {},
                                                          .logprobs = std::move(result.logprobs[i])});
     if (result.failed(i)) output.error = no_usable_logits(request);
-    request.tokens.insert(request.tokens.end(), emitted.begin(), emitted.end());
     request.finish_reason = result.ends[i++];
     if (item.is_generation && output.error.empty()) {
       metrics_.record_verify(request.id, std::ssize(emitted), request.draft.size(),
@@ -186,34 +192,6 @@ std::vector<StepOutput> Executor::extend(const ScheduledBatch& batch, StepResult
     }
   }
   return outputs;
-}
-
-// Makes accepted rows contiguous in the target's cache and moves both caches' counters.
-void Executor::commit(const ScheduledBatch& batch, const StepResult& result,
-                      std::span<const std::int64_t> drafted) {
-  if (drafted.size() != result.size()) throw std::logic_error("the drafter answered for others");
-  const KVCache& cache = resources_.target();
-  std::vector<std::int64_t> src;
-  std::vector<std::int64_t> dst;
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    const ScheduledRequest& item = batch.items[i];
-    // The root's row is at its place; a node is to lie behind the accepted row before it.
-    const std::int64_t root = item.start + item.num_rows - 1;
-    for (std::int64_t place = 0; const std::int64_t row : result.accepted_rows(i)) {
-      if (row != place) {
-        src.push_back(cache.slot(item.request->id, root + row));
-        dst.push_back(cache.slot(item.request->id, root + place));
-      }
-      ++place;
-    }
-  }
-  if (!src.empty()) target_.compact(src, dst);
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    if (result.failed(i)) continue;
-    const ScheduledRequest& item = batch.items[i];
-    resources_.commit(*item.request, item.start + result.num_kept(i, item.num_rows),
-                      drafted.subspan(i, resources_.num_drafts()));
-  }
 }
 
 // Closes the request's step; a request whose text ended gives everything back.

@@ -32,9 +32,8 @@ void NGramDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   }
 }
 
-std::vector<std::int64_t> NGramDrafter::on_accepted(const ScheduledBatch& batch,
-                                                    const StepResult&) {
-  return std::vector<std::int64_t>(batch.items.size(), 0);  // no draft cache
+std::vector<std::int64_t> NGramDrafter::on_accepted(const ScheduledBatch&, const StepResult&) {
+  return {};
 }
 
 }  // namespace trtspec

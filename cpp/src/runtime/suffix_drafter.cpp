@@ -100,7 +100,7 @@ std::vector<std::int64_t> SuffixDrafter::on_accepted(const ScheduledBatch& batch
     take_in(*item.request,
             result.num_emitted(i) == 0 ? item.start + item.num_rows : item.request->size());
   }
-  return std::vector<std::int64_t>(batch.items.size(), 0);  // no draft cache
+  return {};
 }
 
 void SuffixDrafter::release(std::int64_t request_id) {

@@ -36,7 +36,7 @@ class Drafter {
   // What became of batch.items, in their order; prefill chunks come here too. Called after the
   // request's tokens were extended and before finished requests are released. Returns for each item
   // how many rows of its draft cache are valid now: no fewer than before, at most start +
-  // num_kept (the target's committed length to be), 0 without a draft cache.
+  // num_kept (the target's committed length to be); nothing without a draft cache.
   virtual std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
                                                 const StepResult& result) = 0;
   // Forgets a finished, aborted or preempted request; unknown ids are ignored.
@@ -52,9 +52,8 @@ class NoDrafter final : public Drafter {
  public:
   const DrafterNeeds& needs() const override { return needs_; }
   void prepare_draft_tokens(const ScheduledBatch&) override {}
-  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
-                                        const StepResult&) override {
-    return std::vector<std::int64_t>(batch.items.size(), 0);
+  std::vector<std::int64_t> on_accepted(const ScheduledBatch&, const StepResult&) override {
+    return {};
   }
   void release(std::int64_t) override {}
 

@@ -71,11 +71,9 @@ class Executor {
   void release_metrics(std::int64_t request_id) { metrics_.release(request_id); }
 
  private:
-  std::vector<StepOutput> run(const ScheduledBatch& batch);
+  std::vector<StepOutput> run(const ScheduledBatch& batch, std::span<const ScheduledRows> items);
   RowGroup rows(const ScheduledRequest& item) const;
-  std::vector<StepOutput> extend(const ScheduledBatch& batch, StepResult& result);
-  void commit(const ScheduledBatch& batch, const StepResult& result,
-              std::span<const std::int64_t> drafted);
+  std::vector<StepOutput> conclude(const ScheduledBatch& batch, StepResult& result);
   void emit(Request& request, StepOutput& output);
   void forget(Request& request);
 

@@ -1,0 +1,33 @@
+// What the result of a step does to the texts and the caches of its requests, in both step loops.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <trtspec/resource_manager.hpp>
+#include <trtspec/runtime/step_result.hpp>
+#include <trtspec/scheduler.hpp>
+#include <vector>
+
+namespace trtspec {
+
+// Rows of a cache, by slots: where they lie, and where they are to go.
+struct Moves {
+  std::vector<std::int64_t> from;
+  std::vector<std::int64_t> to;
+};
+
+// The three take the items of a step's plan, and its result, a value an item. They throw
+// std::logic_error for numbers that contradict each other.
+
+// Appends to every text what the step emits.
+void extend(std::span<const ScheduledRows> items, const StepResult& result);
+// What lets the accepted rows of every request lie behind each other in the target's cache; to be
+// done before they are committed, as others may find them then.
+Moves compaction(std::span<const ScheduledRows> items, const StepResult& result,
+                 const KVCache& target);
+// Moves the counters of all caches to the rows that stay, and offers blocks that are full for reuse.
+// drafted: rows in the drafts' caches, one item behind the other.
+void commit(std::span<const ScheduledRows> items, const StepResult& result,
+            std::span<const std::int64_t> drafted, ResourceManager& resources);
+
+}  // namespace trtspec

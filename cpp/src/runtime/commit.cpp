@@ -1,0 +1,58 @@
+#include <trtspec/runtime/commit.hpp>
+
+#include <stdexcept>
+#include <string>
+
+namespace trtspec {
+
+namespace {
+
+void check_size(std::size_t given, std::size_t expected, const char* of) {
+  if (given == expected) return;
+  throw std::logic_error(std::to_string(given) + " " + of + " for a plan that has " +
+                         std::to_string(expected));
+}
+
+}  // namespace
+
+void extend(std::span<const ScheduledRows> items, const StepResult& result) {
+  check_size(result.size(), items.size(), "results");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto emitted = result.emitted(i);
+    std::vector<std::int64_t>& tokens = items[i].sequence->tokens;
+    tokens.insert(tokens.end(), emitted.begin(), emitted.end());
+  }
+}
+
+Moves compaction(std::span<const ScheduledRows> items, const StepResult& result,
+                 const KVCache& target) {
+  check_size(result.size(), items.size(), "results");
+  Moves moves;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    // The root's row is at its place; a node is to lie behind the accepted row before it.
+    const std::int64_t root = items[i].start + items[i].num_rows - 1;
+    for (std::int64_t place = 0; const std::int64_t row : result.accepted_rows(i)) {
+      if (row != place) {
+        moves.from.push_back(target.slot(items[i].sequence->id, root + row));
+        moves.to.push_back(target.slot(items[i].sequence->id, root + place));
+      }
+      ++place;
+    }
+  }
+  return moves;
+}
+
+void commit(std::span<const ScheduledRows> items, const StepResult& result,
+            std::span<const std::int64_t> drafted, ResourceManager& resources) {
+  const std::size_t drafts = resources.num_drafts();
+  check_size(result.size(), items.size(), "results");
+  check_size(drafted.size(), items.size() * drafts, "lengths of draft KV caches");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (result.failed(i)) continue;
+    const ScheduledRows& item = items[i];
+    resources.commit(*item.sequence, item.start + result.num_kept(i, item.num_rows),
+                     drafted.subspan(i * drafts, drafts));
+  }
+}
+
+}  // namespace trtspec

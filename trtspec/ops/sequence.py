@@ -1,0 +1,58 @@
+"""TokenSequence: the tokens of one request, as C++ has them (cpp/include/trtspec/sequence.hpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import torch
+
+from trtspec.ops import native  # noqa: F401  registers the class
+
+_class: Any = torch.classes.trtspec.Sequence
+_make: Callable[[int, Sequence[int], int, int], tuple[Any, int]] = _class.make
+_size: Callable[[int], int] = _class.size
+_at: Callable[[int, int], int] = _class.at
+_part: Callable[[int, int, int], list[int]] = _class.part
+_extend: Callable[[int, Sequence[int]], None] = _class.extend
+_LONGER = 2**63 - 1
+"""Than any text."""
+
+
+class TokenSequence(Sequence[int]):
+    """Read-only: the prompt and the output so far, the newest token last. What reads it is one
+    native call; slices are lists.
+
+    address: of the sequence of C++, for native calls, as long as this object lives.
+    """
+
+    __slots__ = ("_owner", "address")
+
+    def __init__(self, id: int, prompt: Sequence[int], max_output_tokens: int) -> None:
+        """A copy of the ``prompt``. ``id`` and ``max_output_tokens``: those of the request."""
+        self._owner, self.address = _make(id, list(prompt), len(prompt), max_output_tokens)
+
+    def __len__(self) -> int:
+        return _size(self.address)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if not isinstance(index, slice):
+            return _at(self.address, index)
+        begin, end = index.start, index.stop
+        if index.step is not None:
+            return list(self)[index]
+        return _part(self.address, 0 if begin is None else begin, _LONGER if end is None else end)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(_part(self.address, 0, _LONGER))
+
+    def __repr__(self) -> str:
+        return f"TokenSequence({list(self)})"
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append what was emitted, where no `ResourceManager` does it with a step's result."""
+        _extend(self.address, list(tokens))
