@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "drafts_holder.hpp"
+#include "sequence_holder.hpp"
 #include "tree_holder.hpp"
 
 namespace {
@@ -25,7 +26,6 @@ void sample_here(const at::Tensor& logits, const trtspec::SamplingRows& params, 
 struct Kept {
   trtspec::SamplingOptions options;
   Ints end_tokens;
-  int64_t max_output_tokens;
 };
 
 // The columns start, tokens, rows and ends of a `StepResult`.
@@ -40,7 +40,7 @@ Columns columns_of(trtspec::StepResult result) {
 
 struct RowSamplerHolder : torch::CustomClassHolder {
   void add(int64_t id, double temperature, int64_t top_k, double top_p, double min_p, int64_t seed,
-           int64_t sample_index, const Ints& end_tokens, int64_t max_output_tokens) {
+           int64_t sample_index, const Ints& end_tokens) {
     requests[id] = {{.temperature = temperature,
                      .top_k = top_k,
                      .top_p = top_p,
@@ -48,34 +48,32 @@ struct RowSamplerHolder : torch::CustomClassHolder {
                      .seed = seed,
                      .sample_index = sample_index,
                      .stop_token_ids = {}},
-                    end_tokens,
-                    max_output_tokens};
+                    end_tokens};
   }
 
   void remove(int64_t id) { requests.erase(id); }
 
-  // Of requests with which of their output tokens each root emits, and the address of the drafts
-  // that they verify, 0 without.
-  trtspec::Questions questions(const Ints& ids, const Ints& outputs, int64_t drafts) const {
-    TORCH_CHECK(outputs.size() == ids.size() &&
-                    (drafts == 0 || drafts_at(drafts).size() == ids.size()),
-                "sampling: one output and one tree is needed for each of ", ids.size(), " requests");
+  // Of requests by their sequences, and the address of the drafts that they verify, 0 without.
+  trtspec::Questions questions(const Ints& sequences, int64_t drafts) const {
+    TORCH_CHECK(drafts == 0 || drafts_at(drafts).size() == sequences.size(),
+                "sampling: one tree is needed for each of ", sequences.size(), " requests");
     std::vector<trtspec::Asked> asked;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const auto found = requests.find(ids[i]);
-      TORCH_CHECK(found != requests.end(), "sampling: request ", ids[i], " has not begun");
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const trtspec::Sequence& sequence = sequence_at(sequences[i]);
+      const auto found = requests.find(sequence.id);
+      TORCH_CHECK(found != requests.end(), "sampling: request ", sequence.id, " has not begun");
       const Kept& kept = found->second;
-      asked.push_back({&kept.options, outputs[i],
+      asked.push_back({&kept.options, sequence.num_output_tokens(),
                        drafts == 0 ? trtspec::TreeView() : drafts_at(drafts)[i], kept.end_tokens,
-                       kept.max_output_tokens - outputs[i]});
+                       sequence.remaining_tokens()});
     }
     return trtspec::Questions(asked);
   }
 
   // As the inputs of ops and engines: the seven columns of the rows, then tokens, parents and first
   // rows as `accept` takes them.
-  std::vector<at::Tensor> tensors(const Ints& ids, const Ints& outputs, int64_t drafts) {
-    const trtspec::Questions asked = questions(ids, outputs, drafts);
+  std::vector<at::Tensor> tensors(const Ints& sequences, int64_t drafts) {
+    const trtspec::Questions asked = questions(sequences, drafts);
     std::vector<at::Tensor> made = asked.table.columns();
     made.insert(made.end(), {trtspec::host_copy(asked.tokens), trtspec::host_copy(asked.parents),
                              trtspec::host_copy(asked.starts)});
@@ -83,16 +81,16 @@ struct RowSamplerHolder : torch::CustomClassHolder {
   }
 
   // What becomes of them by logits on the host.
-  Columns judge(const Ints& ids, const Ints& outputs, int64_t drafts, const at::Tensor& logits) {
-    return columns_of(trtspec::verify(questions(ids, outputs, drafts), logits, sample_here));
+  Columns judge(const Ints& sequences, int64_t drafts, const at::Tensor& logits) {
+    return columns_of(trtspec::verify(questions(sequences, drafts), logits, sample_here));
   }
 
   // The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what
   // `accept` says, [J, P] i32 and [J] i32.
-  Columns decode(const Ints& ids, const Ints& outputs, int64_t drafts, const at::Tensor& sampled,
+  Columns decode(const Ints& sequences, int64_t drafts, const at::Tensor& sampled,
                  const at::Tensor& accepted, const at::Tensor& emitted) {
-    const trtspec::Questions asked = questions(ids, outputs, drafts);
-    const auto count = int64_t(ids.size());
+    const trtspec::Questions asked = questions(sequences, drafts);
+    const auto count = int64_t(sequences.size());
     TORCH_CHECK(sampled.numel() == asked.starts.back() && accepted.dim() == 2 &&
                     accepted.size(0) == count && emitted.numel() == count,
                 "sampling: results of ", asked.starts.back(), " rows of ", count,

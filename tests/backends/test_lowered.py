@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.networks import SlotGraph
 from trtspec.executor.model_engine import ModelEngine
@@ -65,7 +65,10 @@ class Pair:
 
     def forward(self, *fed: Fed) -> list[tuple[Tensor, Tensor | None]]:
         drafts = DraftBatch.of([tree for *_, tree in fed])
-        return [inside.target(llm).forward(self.groups(llm, fed), drafts) for llm in self.llms]
+        return [
+            inside.target(llm).forward(pack(self.groups(llm, fed), llm.config.layout, drafts))
+            for llm in self.llms
+        ]
 
     def check(self, *fed: Fed) -> None:
         (logits, hidden), (lowered, states) = self.forward(*fed)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trtspec import LLM
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.executor.verdict import Judgement, Questions
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
@@ -74,11 +74,11 @@ class Pair:
             self.judging = open_llm(folder, speculation, backend="onnx")
         self.accepted = 0
 
-    def groups(self, llm: LLM, fed: Sequence[Fed]) -> list[RowGroup]:
-        """Rows of requests by number, whose blocks, or slot, are theirs alone."""
+    def packed(self, llm: LLM, fed: Sequence[Fed]) -> RowBatch:
+        """Rows and drafts of requests by number, whose blocks, or slot, are theirs alone."""
         layout = llm.config.layout
         each = 1 if layout.is_slots else layout.blocks_per_sequence
-        return [
+        groups = [
             RowGroup(
                 tokens,
                 context,
@@ -87,13 +87,12 @@ class Pair:
             )
             for number, tokens, context, _, asks in fed
         ]
+        return pack(groups, layout, DraftBatch.of([tree for *_, tree, _ in fed]))
 
     def expected(
         self, fed: Sequence[Fed], asked: Questions
     ) -> tuple[Tensor, Tensor | None, Judgement]:
-        logits, hidden = inside.target(self.eager).forward(
-            self.groups(self.eager, fed), drafts_of(fed)
-        )
+        logits, hidden = inside.target(self.eager).forward(self.packed(self.eager, fed))
         columns, parents, row_start = asked
         sampled = sample(logits, *columns)
         drafted = torch.cat([torch.from_numpy(tree.rows[0].copy()) for tree in judged_trees(fed)])
@@ -103,7 +102,7 @@ class Pair:
         asked = questions(fed, temperature)
         logits, hidden, verdict = self.expected(fed, asked)
         found, states, judged = inside.target(self.judging).judge(
-            self.groups(self.judging, fed), asked, drafts_of(fed)
+            self.packed(self.judging, fed), asked
         )
         assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
         if hidden is not None and states is not None:
@@ -128,10 +127,6 @@ class Pair:
                 for request in fed
             ]
         return list(fed)
-
-
-def drafts_of(fed: Sequence[Fed]) -> DraftBatch:
-    return DraftBatch.of([tree for *_, tree, _ in fed])
 
 
 def judged_trees(fed: Sequence[Fed]) -> list[TokenTree]:
@@ -212,7 +207,7 @@ def test_logits_without_a_question(pair: Pair) -> None:
     call of padding alone."""
     prompt = random_prompt(702, 40)
     fed = [(1, prompt, 0, None, True), (0, prompt[:3], 0, None, True)]
-    logits, _ = inside.target(pair.eager).forward(pair.groups(pair.eager, fed))
-    found, _ = inside.target(pair.judging).forward(pair.groups(pair.judging, fed))
+    logits, _ = inside.target(pair.eager).forward(pair.packed(pair.eager, fed))
+    found, _ = inside.target(pair.judging).forward(pair.packed(pair.judging, fed))
     assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
     assert inside.target(pair.judging).time_call(3, 6) > 0

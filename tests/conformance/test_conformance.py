@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from trtspec.backends.inputs import RowInputs
-from trtspec.backends.packing import RowGroup, pack
+from trtspec.backends.packing import RowBatch, RowGroup, pack, pack_plan
+from trtspec.executor import step_plan
 from trtspec.executor.bans import BadWords
 from trtspec.executor.penalties import Penalties
 from trtspec.executor.request import Request
@@ -24,11 +23,11 @@ from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import sample
 from trtspec.ops.sequence import TokenSequence
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 
-from . import toy_engine
 from .conftest import Replay
 from .recorder import SMALL_TRACE, Recorder, record, request_of, small_trace
 from .scenario import Arrival, Scenario, random_scenario
@@ -95,9 +94,11 @@ def plain_text(scenario: Scenario, arrival: Arrival) -> list[int]:
     fed = 0
     while len(text) < arrival.max_tokens and not set(request.end_tokens).intersection(text[-1:]):
         request.tokens.extend(text[-1:])
-        logits, _ = engine.forward([RowGroup(request.tokens[fed:], fed, blocks)])
+        logits, _ = engine.forward(
+            pack([RowGroup(request.tokens[fed:], fed, blocks)], engine.layout)
+        )
         fed = len(request.tokens)
-        for change in processors.changes([request]):
+        for change in processors.changes([request], DraftBatch.none(1)):
             if change is not None:
                 change.apply(logits)
         token = sample(
@@ -162,11 +163,12 @@ def _no_compaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nodes_see_all_rows(patch: pytest.MonkeyPatch) -> None:
-    def pack_blind(*arguments: Any) -> tuple[RowInputs, Tensor]:
-        rows, logits_rows = pack(*arguments)
-        return rows._replace(tree_mask=torch.full_like(rows.tree_mask, -1)), logits_rows
+    def pack_blind(*arguments: Any) -> RowBatch:
+        packed = pack_plan(*arguments)
+        masks = torch.full_like(packed.rows.tree_mask, -1)
+        return packed._replace(rows=packed.rows._replace(tree_mask=masks))
 
-    patch.setattr(toy_engine, "pack", pack_blind)
+    patch.setattr(step_plan, "pack_plan", pack_blind)
 
 
 def _one_node_more(patch: pytest.MonkeyPatch) -> None:
@@ -199,11 +201,21 @@ def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 def _noise_of_another_index(patch: pytest.MonkeyPatch) -> None:
-    asked = SamplingRows._asked
+    """As of a text that is longer by a token."""
+    asked, kept = SamplingRows._asked, []
 
-    def asked_next(self: SamplingRows, *rows: Any) -> tuple[list[int], list[int], int]:
-        ids, indices, drafts = asked(self, *rows)
-        return ids, [index + 1 for index in indices], drafts
+    def asked_next(
+        self: SamplingRows, requests: Sequence[Request], drafts: DraftBatch | None
+    ) -> tuple[list[int], int]:
+        texts = [
+            TokenSequence(r.id, r.tokens[: r.num_prompt_tokens], r.max_output_tokens + 1)
+            for r in requests
+        ]
+        for request, text in zip(requests, texts, strict=True):
+            text.extend([*request.output_tokens, 0])
+        kept.extend(texts)
+        _, address = asked(self, requests, drafts)
+        return [text.address for text in texts], address
 
     patch.setattr(SamplingRows, "_asked", asked_next)
 

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.inputs import RowInputs
-from trtspec.backends.packing import RowGroup, pack
+from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.executor.pass_rollout import StopRule
-from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
 WORD = 2**64 - 1
@@ -112,10 +111,8 @@ class ToyEngine:
         salts = np.full(model.period, model.salt, np.uint64)
         self._favoured = (_mix_all(salts, phases) % np.uint64(model.text_vocab)).astype(np.int64)
 
-    def forward(
-        self, groups: Sequence[RowGroup], drafts: DraftBatch | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        rows, logits_rows = pack(groups, self.layout, drafts)
+    def forward(self, packed: RowBatch) -> tuple[Tensor, Tensor | None]:
+        rows, logits_rows, _ = packed
         seen = self._feed(rows, None)
         logits = self.logits([seen[row] for row in logits_rows.tolist()])
         hidden = None

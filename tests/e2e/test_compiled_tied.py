@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, SamplingParams
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.errors import EngineError
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
@@ -117,23 +117,26 @@ def test_rows_do_not_depend_on_their_neighbours(folder: Path) -> None:
         def fed(request: int, tokens: list[int], context: int = 0) -> RowGroup:
             return RowGroup(tokens, context, blocks(request))
 
-        alone, _ = engine.forward([fed(0, prompt)])
+        def forward(*groups: RowGroup, drafts: DraftBatch | None = None) -> torch.Tensor:
+            return engine.forward(pack(groups, engine.layout, drafts))[0]
+
+        alone = forward(fed(0, prompt))
         others = [fed(i, random_prompt(120 + i, n)) for i, n in ((1, 1), (2, 25), (3, 7))]
-        batched, _ = engine.forward([*others[:2], fed(0, prompt), others[2]])
+        batched = forward(*others[:2], fed(0, prompt), others[2])
         assert torch.equal(batched[2], alone[0])
-        engine.forward([fed(0, prompt[:size])])
-        assert torch.equal(engine.forward([fed(0, prompt[size:], size), *others])[0][0], alone[0])
+        forward(fed(0, prompt[:size]))
+        assert torch.equal(forward(fed(0, prompt[size:], size), *others)[0], alone[0])
 
         def verified(draft: TokenTree, beside: list[RowGroup]) -> torch.Tensor:
             groups = [RowGroup(prompt[-1:], 29, blocks(0)), *beside]
             drafts = DraftBatch.of([draft, *[None] * len(beside)])
-            return engine.forward(groups, drafts)[0][: 1 + len(draft)]
+            return forward(*groups, drafts=drafts)[: 1 + len(draft)]
 
         path = [5, 9, 11]
         rows = [alone[0]]
-        engine.forward([fed(0, prompt)])
+        forward(fed(0, prompt))
         for i, token in enumerate(path):
-            rows.append(engine.forward([fed(0, [token], 30 + i)])[0][0])
+            rows.append(forward(fed(0, [token], 30 + i))[0])
         one_by_one = torch.stack(rows)
         assert torch.equal(verified(TokenTree.chain(path), []), one_by_one)
         bushy = TokenTree([8, 5, 9, 3, 11, 11], [-1, -1, 1, 1, 2, 3])

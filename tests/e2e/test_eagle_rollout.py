@@ -68,7 +68,7 @@ class Oracle:
 
     @torch.no_grad()
     def children(self, tokens: Sequence[int], sampling: SamplingColumns) -> Children:
-        _, hidden = self.target.forward([RowGroup(tokens[:-1], 0, self.blocks)])
+        _, hidden = self.target.forward(pack([RowGroup(tokens[:-1], 0, self.blocks)], self.layout))
         assert hidden is not None
         base = self.draft.fuse(hidden)
         known: dict[TokenPath, tuple[Tensor, Tensor]] = {}  # of the last row of a path
@@ -78,7 +78,7 @@ class Oracle:
                 fed = [last(path[:length])[0] for length in range(len(path))]
                 features = torch.cat([base, *fed])
                 group = RowGroup([*tokens[1:], *path], 0, self.blocks)
-                (ids, *rows), _ = pack([group], self.layout)
+                (ids, *rows), _, _ = pack([group], self.layout)
                 out, ready = self.draft.draft(ids, features, PackedRows(*rows), *self.caches)
                 known[path] = out[-1:].clone(), self.draft.head(ready[-1:])
             return known[path]

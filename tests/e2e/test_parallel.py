@@ -123,11 +123,13 @@ class Oracle:
         masks = [self.config.mask_token] * (self.shape.num_steps - 1)
         features, own = None, list(text)
         if isinstance(self.config, PEagleConfig):
-            _, hidden = self.target.forward([RowGroup(text[:-1], 0, self.blocks)])
+            _, hidden = self.target.forward(
+                pack([RowGroup(text[:-1], 0, self.blocks)], self.layout)
+            )
             assert hidden is not None
             unknown = self.network.mask_hidden.expand(len(masks), -1)
             features, own = self.network.fuse(torch.cat((hidden, unknown))), own[1:]
-        (ids, *rows), _ = pack([RowGroup([*own, *masks], 0, self.blocks)], self.layout)
+        (ids, *rows), _, _ = pack([RowGroup([*own, *masks], 0, self.blocks)], self.layout)
         _, ready = self.network.draft(ids, features, PackedRows(*rows), *self.caches)
         logits = self.network.head(ready[len(own) - 1 :])
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.ops.sampling import draft_candidates
 
@@ -58,7 +58,7 @@ def grown(engine: ModelEngine, request: int, k: int, depth: int, rows: int) -> l
 
     def children(parent: int, node: Node | None) -> list[Node]:
         path = node.path if node else ()
-        logits, _ = engine.forward([RowGroup([*prompt, *path], 0, scratch)])
+        logits, _ = engine.forward(pack([RowGroup([*prompt, *path], 0, scratch)], engine.layout))
         *fixed, index = options
         columns = sampling_columns([(*fixed, index + len(path))])
         ids, gains = draft_candidates(logits, *columns, None, k)

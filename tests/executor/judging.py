@@ -28,14 +28,20 @@ class Verified(NamedTuple):
         return self.reason == "error"
 
 
+def unpacked(requests: Sequence[Request]) -> Any:
+    """A plan in which all of them sample, for a target that reads no rows."""
+    items = [SimpleNamespace(request=request, samples=True) for request in requests]
+    return SimpleNamespace(items=items, pack=lambda layout, drafts: None)
+
+
 def judge(
     sampler: Sampler, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
 ) -> list[Verified]:
     """Of each request, in a step that verifies these trees; ``logits [R, V]`` are of all rows."""
     for request in requests:
         sampler.begin(request)
-    target: Any = SimpleNamespace(judges=False, forward=lambda groups, drafts: (logits, None))
-    result = sampler.launch(target, (), requests, DraftBatch.of(trees)).read()
+    target: Any = SimpleNamespace(judges=False, layout=None, forward=lambda packed: (logits, None))
+    result = sampler.launch(target, unpacked(requests), DraftBatch.of(trees)).read()
     return [
         Verified(result.accepted_rows(i), result.emitted(i), result.logprobs.get(i), end)
         for i, end in enumerate(result.ends)

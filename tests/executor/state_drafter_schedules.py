@@ -6,13 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowBatch, RowGroup
+from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.kv_cache import KVCacheManager
@@ -22,7 +22,6 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
-from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
 
@@ -87,7 +86,7 @@ class Book:
     """An engine's cache as a table slot -> prefix that the row was made of."""
 
     def __init__(self, block: int) -> None:
-        self.layout = SimpleNamespace(tokens_per_block=block)
+        self.layout = CacheLayout(tokens_per_block=block, blocks_per_sequence=99, mask_words=1)
         self.rows: dict[int, Path] = {}
 
     def slot(self, blocks: Sequence[int], position: int) -> int:
@@ -105,29 +104,27 @@ class FakeTarget(Book):
         self.prefixes: list[Path] = []
         self.next_token, self.vocab = next_token, vocab
 
-    def forward(self, groups: Sequence[RowGroup], drafts: DraftBatch) -> tuple[Tensor, Tensor]:
-        logits, hidden = [], []
-        for group, tree in zip(groups, drafts, strict=True):
-            start = group.context
-            before = self.rows[self.slot(group.blocks, start - 1)] if start else ()
-            assert len(before) == start
-            reached: list[Path] = []
-            for token in group.tokens:
-                before = (*before, token)
-                reached.append(before)
-            for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-                reached.append((*reached[parent + 1], token))
-            for row, prefix in enumerate(reached):
-                self.rows[self.slot(group.blocks, start + row)] = prefix
+    def forward(self, packed: RowBatch) -> tuple[Tensor, Tensor]:
+        rows, logits_rows, _ = packed
+        ids, slots = rows.input_ids.tolist(), rows.slot_mapping.tolist()
+        masks = rows.tree_mask[:, 0].tolist()
+        starts, hidden, reached = rows.query_start.tolist(), [], []
+        for i, context in enumerate(rows.context_lens.tolist()):
+            first, end = starts[i : i + 2]
+            before = self.rows[self.slot(rows.block_tables[i], context - 1)] if context else ()
+            assert len(before) == context
+            for row in range(first, end):
+                seen = [*range(first, row + 1)]
+                if rows.is_tree[i]:
+                    seen = [j for j in seen if masks[row] >> (j - first) & 1]
+                reached.append((*before, *(ids[j] for j in seen)))
+                self.rows[slots[row]] = reached[-1]
                 hidden.append([float(len(self.prefixes))])
-                self.prefixes.append(prefix)
-            if group.last_logits:
-                for prefix in reached[len(group.tokens) - 1 :]:
-                    row_logits = torch.zeros(self.vocab)
-                    row_logits[self.next_token(prefix)] = 9.0
-                    logits.append(row_logits)
-        shaped = torch.stack(logits) if logits else torch.empty(0, self.vocab)
-        return shaped, torch.tensor(hidden)
+                self.prefixes.append(reached[-1])
+        logits = torch.zeros(len(logits_rows), self.vocab)
+        for own, row in zip(logits, logits_rows.tolist(), strict=True):
+            own[self.next_token(reached[row])] = 9.0
+        return logits, torch.tensor(hidden)
 
     def compact(self, src: Tensor, dst: Tensor) -> None:
         moved = [self.rows[slot] for slot in src.tolist()]

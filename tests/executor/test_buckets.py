@@ -107,7 +107,7 @@ def test_without_padding_only_full_buckets_are_found() -> None:
 
 @pytest.mark.parametrize("bucket", [Bucket(3, 8), Bucket(3, 11), Bucket(5, 8), Bucket(8, 40)])
 def test_pad(bucket: Bucket) -> None:
-    packed, _ = pack(GROUPS, LAYOUT, DRAFTS)
+    packed = pack(GROUPS, LAYOUT, DRAFTS).rows
     padded = pad(packed, bucket)
     ids, positions, slots, tables, starts, context, is_tree, masks = padded
     for found, original in zip(padded, packed, strict=True):
@@ -125,7 +125,7 @@ def test_pad(bucket: Bucket) -> None:
 
 def test_padding_alone() -> None:
     padded = pad(no_rows(LAYOUT), Bucket(2, 6))
-    packed, _ = pack(GROUPS, LAYOUT, DRAFTS)
+    packed = pack(GROUPS, LAYOUT, DRAFTS).rows
     assert [x.dtype for x in padded] == [x.dtype for x in packed]
     assert [x.shape[1:] for x in padded] == [x.shape[1:] for x in packed]
     assert padded.slot_mapping.tolist() == [-1] * 6 and padded.query_start.tolist() == [0] * 3
@@ -155,7 +155,8 @@ def test_the_bits_of_a_call_ignore_its_padding(models: TinyModels) -> None:
         sizes = watch_sizes(padded, target=True)
         drafts = DraftBatch.of([TokenTree([4, 5, 6], [-1, -1, 0]), None])
         for step in ((first,), (then, drafts)):
-            found, expected = (inside.target(llm).forward(*step)[0] for llm in (padded, plain))
+            targets = map(inside.target, (padded, plain))
+            found, expected = (t.forward(pack(step[0], t.layout, *step[1:]))[0] for t in targets)
             assert torch.equal(found, expected)
         for found, expected in zip(caches(padded), caches(plain), strict=True):
             assert torch.equal(found, expected)

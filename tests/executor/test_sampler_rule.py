@@ -14,20 +14,23 @@ from trtspec.executor.verdict import Judgement
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
+from .judging import unpacked
+
 
 class Target:
     """Judges in its own call, where it is asked to."""
 
     judges = True
+    layout = None
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def judge(self, groups: Any, questions: Any, drafts: Any) -> tuple[Any, None, Judgement]:
+    def judge(self, packed: Any, questions: Any) -> tuple[Any, None, Judgement]:
         self.calls.append("judge")
         return torch.zeros(1, 8), None, Judgement(torch.tensor([3]))
 
-    def forward(self, groups: Any, drafts: Any) -> tuple[Any, None]:
+    def forward(self, packed: Any) -> tuple[Any, None]:
         self.calls.append("forward")
         return torch.zeros(3, 8), None
 
@@ -37,7 +40,7 @@ def test_a_rule_is_asked_of_drafts_alone() -> None:
     request = Request.create(0, [1], SamplingParams(max_tokens=4), seed=0, max_seq_len=16)
     sampler.begin(request)
     none, drafts = DraftBatch.none(1), DraftBatch.of([TokenTree([5, 6], [-1, 0])])
-    result = sampler.launch(target, [], [request], none).read()  # type: ignore[arg-type]
+    result = sampler.launch(target, unpacked([request]), none).read()  # type: ignore[arg-type]
     assert target.calls == ["judge"] and result.tokens == [3]
-    result = sampler.launch(target, [], [request], drafts).read()  # type: ignore[arg-type]
+    result = sampler.launch(target, unpacked([request]), drafts).read()  # type: ignore[arg-type]
     assert target.calls == ["judge", "forward"] and result.tokens[:2] == [5, 6]

@@ -27,9 +27,9 @@ V = 12
 RULE = TypicalAcceptanceConfig(0.09, 0.3)
 
 
-def new_request(seed: int = 0, **options: Any) -> Request:
+def new_request(seed: int = 0, id: int = 7, **options: Any) -> Request:
     params = SamplingParams(max_tokens=100, **{"temperature": 1.0, **options})
-    return Request.create(7, [1, 2], params, seed, 1000, eos_token_ids=())
+    return Request.create(id, [1, 2], params, seed, 1000, eos_token_ids=())
 
 
 def verify(request: Request, tree: TokenTree, logits: Tensor, lossy: bool = True) -> Verified:
@@ -158,9 +158,7 @@ def test_logits_on_a_device(options: dict[str, Any]) -> None:
     noise = np.random.default_rng(5)
     trees = [random_tree(noise, 9), TokenTree.empty(), random_tree(noise, 4)]
     logits = 2 * torch.randn(16, V, generator=torch.Generator().manual_seed(5))
-    requests = [new_request(seed, **options) for seed in range(3)]
-    for i, request in enumerate(requests):
-        request.id = i
+    requests = [new_request(seed, seed, **options) for seed in range(3)]
     expected = judge(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.clone())
     with played_cuda():
         found = judge(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.cuda())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,27 +29,51 @@ class RowGroup:
     last_logits: bool = True
 
 
+class RowBatch(NamedTuple):
+    """``rows`` of an engine call, those whose logits are wanted (``logits_rows`` int64 [R], in
+    order), and ``cached_tokens`` whose K/V it reads: those committed, and the rows' own."""
+
+    rows: RowInputs
+    logits_rows: Tensor
+    cached_tokens: int
+
+
 def pack(
     groups: Sequence[RowGroup], layout: CacheLayout, drafts: DraftBatch | None = None
-) -> tuple[RowInputs, Tensor]:
-    """Return the rows of an engine call, and the logits rows (int64, in order). ``drafts``: behind
-    the rows of each group.
+) -> RowBatch:
+    """The rows of these requests, and ``drafts`` behind those of each.
 
     RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
-    *rows, logits_rows = _packer(layout)(
-        [token for group in groups for token in group.tokens],
-        [len(group.tokens) for group in groups],
-        [group.context for group in groups],
-        [group.blocks for group in groups],
-        [group.last_logits for group in groups],
-        0 if drafts is None else drafts.address,
+    pack, _ = _packer(layout)
+    return _packed(
+        pack(
+            [token for group in groups for token in group.tokens],
+            [len(group.tokens) for group in groups],
+            [group.context for group in groups],
+            [group.blocks for group in groups],
+            [group.last_logits for group in groups],
+            0 if drafts is None else drafts.address,
+        )
     )
-    return RowInputs._make(rows), logits_rows
+
+
+def pack_plan(
+    table: Tensor, blocks: Sequence[Tensor], layout: CacheLayout, drafts: DraftBatch
+) -> RowBatch:
+    """The same of the items of a step's plan, given its ``table`` and the blocks of each."""
+    _, pack = _packer(layout)
+    return _packed(pack(table, blocks, drafts.address))
+
+
+def _packed(packed: tuple[list[Tensor], int]) -> RowBatch:
+    (*rows, logits_rows), cached_tokens = packed
+    return RowBatch(RowInputs._make(rows), logits_rows, cached_tokens)
 
 
 @cache
-def _packer(layout: CacheLayout) -> Any:
-    """The packer of C++, which its step loop uses as well: its method, as looking it up takes as
+def _packer(layout: CacheLayout) -> tuple[Any, Any]:
+    """The packer of C++, which its step loop uses as well: its methods, as looking one up takes as
     long as packing a few rows."""
     sizes = layout.tokens_per_block, layout.blocks_per_sequence, layout.mask_words
-    return torch.classes.trtspec.RowPacker(*sizes).pack
+    packer = torch.classes.trtspec.RowPacker(*sizes)
+    return packer.pack, packer.pack_plan

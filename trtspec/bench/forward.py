@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowGroup, pack
 from trtspec.bench.floor import MachineRates, seconds_per_call
 from trtspec.bench.synthetic.engine import source_of, weights_of
 from trtspec.builder.target_drafts import TargetDrafts
@@ -119,7 +119,8 @@ class ForwardBench:
     def _verify(self, shape: CallShape) -> Callable[[], object]:
         tree = TokenTree([0] * (shape.rows - 1), range(-1, shape.rows - 2))
         groups = [RowGroup([0], shape.context, self._blocks(i)) for i in range(shape.batch)]
-        return partial(self._target.forward, groups, DraftBatch.of([tree] * shape.batch))
+        drafts, layout = DraftBatch.of([tree] * shape.batch), self._target.layout
+        return lambda: self._target.forward(pack(groups, layout, drafts))
 
     def _roll_out(self, draft: DraftRuntime, shape: CallShape) -> Callable[[], object]:
         columns = greedy_sampling(shape.batch)

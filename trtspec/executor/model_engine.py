@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.backends.inputs import EngineInputs, RowInputs
-from trtspec.backends.packing import RowGroup, pack
+from trtspec.backends.inputs import EngineInputs
+from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging, to_host
 from trtspec.executor.buckets import (
@@ -27,7 +27,6 @@ from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.verdict import Judgement, Questions
-from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns
 
 _NO_QUESTIONS = Questions(
@@ -67,33 +66,24 @@ class ModelEngine(CountedEngine):
         is_slots = self.layout.is_slots
         self._row_staging = Staging(torch.device("cpu")) if is_slots else self._staging
 
-    def forward(
-        self, groups: Sequence[RowGroup], drafts: DraftBatch | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Feed rows, and ``drafts`` behind those of each group; write their K/V.
+    def forward(self, packed: RowBatch) -> tuple[Tensor, Tensor | None]:
+        """Feed rows, write their K/V.
 
         Returns the float32 logits ``[R, V]`` of the wanted rows and, from a target that was built
         to capture hidden states, those of all rows ``[T, n*H]``; both on the engine's device, and
         valid until its next call.
         """
-        rows, logits_rows = pack(groups, self.layout, drafts)
-        bucket = self._find_bucket(rows, len(logits_rows), rolls_out=False)
-        cached = _cached_tokens(groups, drafts)
-        logits, hidden, _ = self._forward(rows, logits_rows, bucket, _NO_QUESTIONS, cached)
+        bucket = self._find_bucket(packed, rolls_out=False)
+        logits, hidden, _ = self._forward(packed, bucket, _NO_QUESTIONS)
         return logits, hidden
 
     def judge(
-        self,
-        groups: Sequence[RowGroup],
-        questions: Questions,
-        drafts: DraftBatch | None = None,
+        self, packed: RowBatch, questions: Questions
     ) -> tuple[Tensor, Tensor | None, Judgement]:
         """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
         logits are wanted. ``questions``: about these rows."""
-        rows, logits_rows = pack(groups, self.layout, drafts)
-        bucket = self._find_bucket(rows, len(logits_rows), rolls_out=False)
-        cached = _cached_tokens(groups, drafts)
-        logits, hidden, verdict = self._forward(rows, logits_rows, bucket, questions, cached)
+        bucket = self._find_bucket(packed, rolls_out=False)
+        logits, hidden, verdict = self._forward(packed, bucket, questions)
         return logits, hidden, Judgement(*verdict)
 
     @property
@@ -109,14 +99,14 @@ class ModelEngine(CountedEngine):
         if passes is None and model is None:
             self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, _FIRST_STEP)
             return
-        rows, last_rows = pack(groups, self.layout)
+        rows, last_rows, cached = pack(groups, self.layout)
         if passes is not None:  # the children of one row, as it wants those of some
             fed = EngineInputs(rows, last_rows=last_rows[-1:], columns=greedy_sampling(1))
-            self._run(passes.session, fed, _cached_tokens(groups), 1)
+            self._run(passes.session, fed, cached, 1)
             return
         assert model is not None and hidden is not None, "what is fed apart reads states"
         inputs = _to_device(EngineInputs(rows), self._row_staging, stable=False)
-        self._run(model, inputs._replace(hidden_in=hidden), _cached_tokens(groups), 1)
+        self._run(model, inputs._replace(hidden_in=hidden), cached, 1)
 
     def rollout(
         self,
@@ -181,25 +171,21 @@ class ModelEngine(CountedEngine):
 
     def _run_padding(self, bucket: Bucket, rule: StopRule = StopRule()) -> None:  # noqa: B008
         """A call of that size without a request."""
-        none = torch.zeros(0, dtype=torch.int64)
         rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
+        padding = RowBatch(rows, torch.zeros(0, dtype=torch.int64), 0)
         if not self._sessions.drafts:
-            self._forward(rows, none, bucket, _NO_QUESTIONS, 0)
+            self._forward(padding, bucket, _NO_QUESTIONS)
             return
         width = self._network.hidden_in
         zeros = torch.zeros((0, width), dtype=self.caches.dtype, device=self._device)
         hidden = zeros if width else None
-        self._roll_out(rows, none, greedy_sampling(0), hidden, bucket, 0, rule)
+        self._roll_out(padding, greedy_sampling(0), hidden, bucket, rule)
 
     def _forward(
-        self,
-        rows: RowInputs,
-        logits_rows: Tensor,
-        bucket: Bucket | None,
-        questions: Questions,
-        cached_tokens: int,
+        self, packed: RowBatch, bucket: Bucket | None, questions: Questions
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that judges its verdict."""
+        rows, logits_rows, cached_tokens = packed
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.logits if bucket else max(logits_rows.shape[0], 1)
         inputs = EngineInputs(
@@ -236,21 +222,19 @@ class ModelEngine(CountedEngine):
         hidden: Tensor | None,
         rule: StopRule,
     ) -> list[Tensor]:
-        rows, last_rows = pack(groups, self.layout)
-        bucket = self._find_bucket(rows, 0, rolls_out=True)
-        cached = _cached_tokens(groups)
-        return self._roll_out(rows, last_rows, sampling, hidden, bucket, cached, rule)
+        packed = pack(groups, self.layout)
+        bucket = self._find_bucket(packed, rolls_out=True)
+        return self._roll_out(packed, sampling, hidden, bucket, rule)
 
     def _roll_out(
         self,
-        rows: RowInputs,
-        last_rows: Tensor,
+        packed: RowBatch,
         sampling: Sequence[Tensor],
         hidden: Tensor | None,
         bucket: Bucket | None,
-        cached_tokens: int,
         rule: StopRule,
     ) -> list[Tensor]:
+        rows, last_rows, cached_tokens = packed
         session: Session | None = self._sessions.rollout
         passes, loop = self._network.rollout_passes, self._sessions.passes
         if loop is not None:
@@ -274,11 +258,12 @@ class ModelEngine(CountedEngine):
         outputs = self._run(session, inputs._replace(hidden_in=hidden), cached_tokens, passes)
         return outputs if bucket is None else unpad(outputs, [count] * 3)
 
-    def _find_bucket(self, rows: RowInputs, num_logits: int, rolls_out: bool) -> Bucket | None:
+    def _find_bucket(self, packed: RowBatch, rolls_out: bool) -> Bucket | None:
         """The bucket for packed rows, where calls of this kind are padded here."""
         is_padded = rolls_out == self._sessions.drafts
         if self._buckets is None or self.layout.is_slots or not is_padded:
             return None
+        rows, num_logits = packed.rows, 0 if rolls_out else len(packed.logits_rows)
         return self._buckets.find(len(rows.context_lens), len(rows.input_ids), num_logits)
 
     def _pad_states(self, hidden: Tensor | None, bucket: Bucket) -> Tensor | None:
@@ -319,9 +304,3 @@ def _to_device(inputs: EngineInputs, staging: Staging, stable: bool) -> EngineIn
     if not staging.copies:
         return inputs
     return inputs.filled(staging.to_device(inputs.flat(), stable=stable))
-
-
-def _cached_tokens(groups: Sequence[RowGroup], drafts: DraftBatch | None = None) -> int:
-    """Tokens whose K/V a pass reads: those committed, and the rows' own."""
-    nodes = 0 if drafts is None else sum(drafts.counts)
-    return nodes + sum(group.context + len(group.tokens) for group in groups)

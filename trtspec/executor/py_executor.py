@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.drafter import Drafter
@@ -160,9 +159,7 @@ class PyExecutor:
                 self._drafter.release(request.id)
             drafts = self._drafter.prepare_draft_tokens(plan)
             drafts = self._sampler.shape_drafts(plan, drafts, self._drafter.needs.max_depth)
-            groups = [_rows(*planned) for planned in zip(plan.items, plan.blocks, strict=True)]
-            judged = [item.request for item in plan.items if item.samples]
-            verification = self._sampler.launch(self._target, groups, judged, drafts)
+            verification = self._sampler.launch(self._target, plan, drafts)
             return LaunchedStep(plan, drafts, verification)
         except Exception as error:
             return LaunchedStep(plan, failure=_step_failure(plan, error))
@@ -250,16 +247,6 @@ class PyExecutor:
 
 def _nothing() -> None:
     pass
-
-
-def _rows(item: ScheduledRequest, blocks: torch.Tensor) -> RowGroup:
-    request = item.request
-    return RowGroup(
-        tokens=request.tokens[item.start : item.start + item.num_rows],
-        context=item.start,
-        blocks=blocks,
-        last_logits=item.samples,
-    )
 
 
 def _kept(hidden: torch.Tensor, plan: StepPlan, result: StepResult) -> torch.Tensor:

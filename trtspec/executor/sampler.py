@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trtspec.backends.packing import RowGroup
 from trtspec.backends.staging import Staging
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.model_engine import ModelEngine
@@ -44,28 +43,23 @@ class Sampler:
         """See `RequestProcessors.shape_drafts`."""
         return self._processors.shape_drafts(plan, drafts, max_depth)
 
-    def launch(
-        self,
-        target: ModelEngine,
-        groups: Sequence[RowGroup],
-        requests: Sequence[Request],
-        drafts: DraftBatch,
-    ) -> Verification:
-        """Feed a step's rows and its ``drafts`` behind them to the target, and have those of
-        ``requests`` judged, whose ``groups`` want logits. A target that ``judges`` does so in the
-        same call, unless a request's processors change its logits first, or the rule what is
-        sampled of drafts: then what that call samples is not read."""
-        judged = drafts
-        if len(requests) < len(groups):
-            judged = drafts.pick([i for i, group in enumerate(groups) if group.last_logits])
+    def launch(self, target: ModelEngine, plan: StepPlan, drafts: DraftBatch) -> Verification:
+        """Feed a step's rows and its ``drafts`` behind them to the target, and have those of the
+        items that sample judged. A target that ``judges`` does so in the same call, unless a
+        request's processors change its logits first, or the rule what is sampled of drafts: then
+        what that call samples is not read."""
+        packed, judged = plan.pack(target.layout, drafts), drafts
+        requests = [item.request for item in plan.items if item.samples]
+        if len(requests) < len(plan.items):
+            judged = drafts.pick([i for i, item in enumerate(plan.items) if item.samples])
         changes = self._processors.changes(requests, judged)
         if requests and target.judges and not self._forces(judged) and not any(changes):
             columns, (_, parents, row_start) = self._rows.tensors(requests, judged)
             questions = Questions(SamplingColumns._make(columns), parents, row_start)
-            logits, hidden, judgement = target.judge(groups, questions, drafts)
+            logits, hidden, judgement = target.judge(packed, questions)
             raw = _raw(requests, judged, logits)
             return self._told(requests, judged, hidden, judgement, raw)
-        logits, hidden = target.forward(groups, drafts)
+        logits, hidden = target.forward(packed)
         return self._judge(requests, judged, changes, logits, hidden)
 
     def release(self, request_id: int) -> None:

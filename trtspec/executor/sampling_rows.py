@@ -74,12 +74,11 @@ class SamplingRows:
 
     def _asked(
         self, requests: Sequence[Request], drafts: DraftBatch | None
-    ) -> tuple[list[int], list[int], int]:
-        ids = [request.id for request in requests]
-        if not self._live.issuperset(ids):
+    ) -> tuple[list[int], int]:
+        if not self._live.issuperset([request.id for request in requests]):
             self._take_in(requests)
-        outputs = [request.num_output_tokens for request in requests]
-        return ids, outputs, 0 if drafts is None else drafts.address
+        addresses = [request.tokens.address for request in requests]
+        return addresses, 0 if drafts is None else drafts.address
 
     def _take_in(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -87,7 +86,7 @@ class SamplingRows:
                 p = request.params
                 seed = seed_to_int64(request.seed)
                 options = p.temperature, p.top_k, p.top_p, p.min_p, seed, request.sample_index
-                self._add(request.id, *options, request.end_tokens, request.max_output_tokens)
+                self._add(request.id, *options, request.end_tokens)
                 self._live.add(request.id)
 
 

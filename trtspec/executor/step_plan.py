@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trtspec.backends.packing import RowBatch, pack_plan
+from trtspec.config.kv import CacheLayout
 from trtspec.executor.request import Request
+from trtspec.ops.draft_batch import DraftBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class StepPlan:
             fields = [(item.request.tokens.address, *_numbers(item)) for item in self.items]
             return torch.tensor(fields, dtype=torch.int64).reshape(-1, 6).T.contiguous()
         return self._table
+
+    def pack(self, layout: CacheLayout, drafts: DraftBatch) -> RowBatch:
+        """Its rows, and the drafts behind them, as the target's call takes them."""
+        return pack_plan(self.table, self.blocks, layout, drafts)
 
     @property
     def only_generates(self) -> bool:

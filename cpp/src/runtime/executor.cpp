@@ -3,6 +3,7 @@
 #include <trtspec/runtime/commit.hpp>
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/host_tensor.hpp>
+#include <trtspec/runtime/packing.hpp>
 
 #include <chrono>
 #include <exception>
@@ -137,9 +138,11 @@ std::vector<StepOutput> Executor::run(const ScheduledBatch& batch,
   drafter_->prepare_draft_tokens(batch);
   std::vector<RowGroup> groups;
   std::vector<const Request*> sampling;
-  for (const ScheduledRequest& item : batch.items) {
-    groups.push_back(rows(item));
-    if (item.samples) sampling.push_back(item.request);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Request& request = *batch.items[i].request;
+    const TreeView draft = items[i].is_generation ? request.draft.view() : TreeView();
+    groups.push_back(rows_of(items[i], resources_.target_block_table(request), draft));
+    if (items[i].samples) sampling.push_back(&request);
   }
   const ModelEngine::Output output = target_.forward(groups);
   StepResult result;
@@ -161,17 +164,6 @@ std::vector<StepOutput> Executor::run(const ScheduledBatch& batch,
   if (!moves.from.empty()) target_.compact(moves.from, moves.to);
   commit(items, result, drafted, resources_);
   return outputs;
-}
-
-RowGroup Executor::rows(const ScheduledRequest& item) const {
-  const Request& request = *item.request;
-  return {.tokens = std::span(request.tokens)
-                        .subspan(static_cast<std::size_t>(item.start),
-                                 static_cast<std::size_t>(item.num_rows)),
-          .context = item.start,
-          .blocks = resources_.target_block_table(request),
-          .tree = item.is_generation ? request.draft.view() : TreeView(),
-          .last_logits = item.samples};
 }
 
 // What the target emits for each request, and whether its text ends with that.

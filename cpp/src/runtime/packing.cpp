@@ -39,6 +39,15 @@ Totals check(std::span<const RowGroup> groups, const CacheLayout& layout) {
 
 }  // namespace
 
+RowGroup rows_of(const ScheduledRows& item, std::span<const std::int32_t> blocks, TreeView draft) {
+  return {.tokens = std::span(item.sequence->tokens)
+                        .subspan(std::size_t(item.start), std::size_t(item.num_rows)),
+          .context = item.start,
+          .blocks = blocks,
+          .tree = draft,
+          .last_logits = item.samples};
+}
+
 PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
   const Totals totals = check(groups, layout);
   const auto count = static_cast<std::int64_t>(groups.size());

@@ -72,7 +72,6 @@ class Executor {
 
  private:
   std::vector<StepOutput> run(const ScheduledBatch& batch, std::span<const ScheduledRows> items);
-  RowGroup rows(const ScheduledRequest& item) const;
   std::vector<StepOutput> conclude(const ScheduledBatch& batch, StepResult& result);
   void emit(Request& request, StepOutput& output);
   void forget(Request& request);

@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <span>
 #include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/scheduler.hpp>
 #include <vector>
 
 namespace trtspec {
@@ -16,6 +18,9 @@ struct PackedRows {
   std::vector<at::Tensor> rows;
   at::Tensor logits_rows;  // [R] i64, in order
 };
+
+// The rows of one item of a step's plan, and its draft behind them. blocks: in the target's cache.
+RowGroup rows_of(const ScheduledRows& item, std::span<const std::int32_t> blocks, TreeView draft);
 
 // Throws std::logic_error for a group whose rows do not fit its blocks or the layout.
 PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout);
