@@ -66,7 +66,7 @@ struct CacheHolder : torch::CustomClassHolder {
   int64_t room(int64_t request) { return cache->room(request); }
   bool reserve(int64_t request, int64_t num_tokens) { return cache->reserve(request, num_tokens); }
   void commit(int64_t request, const Ints& tokens, int64_t num_committed) {
-    cache->commit(request, tokens, 0, num_committed);
+    cache->commit(request, tokens, 0, num_committed, false);
   }
   void free(int64_t request) { cache->free(request); }
   void check_invariants() { cache->check_invariants(); }

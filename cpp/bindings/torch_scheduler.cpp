@@ -125,9 +125,10 @@ struct SchedulerHolder : torch::CustomClassHolder {
     as_value_error([&] { scheduler.add(sequence_at(sequence)); });
   }
 
-  bool finish(int64_t sequence) {
-    const bool ran = scheduler.finish(sequence_at(sequence));
-    owner->forget(sequence_at(sequence));
+  bool finish(int64_t address) {
+    Sequence& sequence = sequence_at(address);
+    const bool ran = scheduler.finish(sequence);
+    if (sequence.in_flight.launches == 0) owner->forget(sequence);
     return ran;
   }
 
@@ -166,6 +167,11 @@ struct SchedulerHolder : torch::CustomClassHolder {
     return planned;
   }
 
+  void launched(const at::Tensor& plan) { scheduler.launched(items_of(plan)); }
+  void collected() {
+    for (const Sequence* sequence : scheduler.collected()) owner->forget(*sequence);
+  }
+
   Resources owner;
   trtspec::Scheduler scheduler;
 };
@@ -191,5 +197,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("waiting", &SchedulerHolder::waiting)
       .def("reorder", &SchedulerHolder::reorder)
       .def("reserve_rows", &SchedulerHolder::reserve_rows)
-      .def("schedule", &SchedulerHolder::schedule);
+      .def("schedule", &SchedulerHolder::schedule)
+      .def("launched", &SchedulerHolder::launched)
+      .def("collected", &SchedulerHolder::collected);
 }

@@ -322,7 +322,7 @@ bool KVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) {
 }
 
 void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t first,
-                            std::int64_t num_committed) {
+                            std::int64_t num_committed, bool keep_surplus) {
   Impl& m = *impl_;
   Sequence& sequence = m.sequence(request);
   first -= sequence.absent;  // rows from here on
@@ -337,7 +337,7 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
   if (m.enable_reuse) {
     m.publish(sequence, tokens, first, std::min(num_committed, known - m.lookahead) / m.block_size);
   }
-  m.drop_blocks(sequence, ceil_div(num_committed, m.block_size));
+  if (!keep_surplus) m.drop_blocks(sequence, ceil_div(num_committed, m.block_size));
   m.drop_behind(sequence, offered(request));
 }
 

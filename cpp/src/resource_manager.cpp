@@ -73,10 +73,11 @@ void ResourceManager::commit(const Sequence& sequence, std::int64_t target_commi
       throw std::logic_error("a draft cannot be ahead of the target");
     }
   }
-  caches_.front()->commit(sequence.id, sequence.tokens, 0, target_committed);
+  const bool keep_surplus = sequence.in_flight.launches > 0;
+  caches_.front()->commit(sequence.id, sequence.tokens, 0, target_committed, keep_surplus);
   for (std::size_t i = 0; i < draft_committed.size(); ++i) {
     const std::int64_t rows = draft_committed[i] - draft_absent(sequence, i);
-    caches_[1 + i]->commit(sequence.id, sequence.tokens, 0, rows);
+    caches_[1 + i]->commit(sequence.id, sequence.tokens, 0, rows, keep_surplus);
   }
 }
 

@@ -90,7 +90,11 @@ bool Scheduler::finish(Sequence& sequence) {
   const auto running = std::find(running_.begin(), running_.end(), &sequence);
   if (running != running_.end()) {
     running_.erase(running);
-    resources_.free(sequence);
+    if (sequence.in_flight.launches > 0) {
+      resting_.push_back(&sequence);
+    } else {
+      resources_.free(sequence);
+    }
     return true;
   }
   const auto waiting = std::find(waiting_.begin(), waiting_.end(), &sequence);
@@ -112,21 +116,27 @@ void Scheduler::reorder(std::span<Sequence* const> waiting) {
 
 std::int64_t Scheduler::reserve_rows() {
   ready_.clear();
+  is_short_ = must_collect_ = false;
   std::int64_t generating = 0;
   for (std::size_t index = 0; index < running_.size(); ++index) {
     Sequence& sequence = *running_[index];
-    const std::int64_t start = resources_.target_committed(sequence);
-    const bool generates = start == sequence.size() - 1;
+    const InFlight& ahead = sequence.in_flight;
+    if (sequence.remaining_tokens() <= ahead.least) continue;  // its text has ended
+    const std::int64_t start = resources_.target_committed(sequence) + ahead.rows;
+    const bool generates = start == sequence.size() + ahead.least - 1;
     const auto reserve = [&] {
       // A generating request can do without drafts, hence without the draft caches.
-      return generates ? resources_.reserve(sequence, start + 1)
+      return generates ? resources_.reserve(sequence, most_tokens(sequence))
                        : reserve_everywhere(sequence, start + 1);
     };
     bool reserved = reserve();
     while (!reserved && running_.back() != &sequence) {  // as the latest, it waits
+      must_collect_ = !launches_.empty();
+      if (must_collect_) return 0;
       preempt_latest();
       reserved = reserve();
     }
+    is_short_ |= !reserved;
     if (!reserved) continue;
     ready_.push_back({&sequence, start});
     generating += generates;
@@ -139,10 +149,11 @@ StepPlan Scheduler::schedule(bool drafts) {
   if (!has_reserved_) reserve_rows();
   has_reserved_ = false;
   StepPlan plan;
+  if (must_collect_) return plan;
   plan.preempted.swap(preempted_);
   std::int64_t spare = limits_.max_num_tokens - static_cast<std::int64_t>(ready_.size());
-  const bool may_admit = plan.preempted.empty() && ready_.size() == running_.size() &&
-                         num_running() < limits_.max_batch_size;
+  const bool may_admit =
+      plan.preempted.empty() && !is_short_ && num_running() < limits_.max_batch_size;
   // One row is kept for the queue, or drafts that fill the budget would lock newcomers out. There
   // is one: the batch is not full, and max_num_tokens >= max_batch_size.
   const std::int64_t kept = may_admit && !waiting_.empty() ? 1 : 0;
@@ -152,22 +163,53 @@ StepPlan Scheduler::schedule(bool drafts) {
     spare -= item.num_rows + item.max_nodes - 1;
   }
   if (kept > 0) admit(plan, spare + kept);
-  require(!plan.items.empty() || !has_work(), "no progress: nothing could be scheduled");
+  require(!plan.items.empty() || !has_work() || !launches_.empty(),
+          "no progress: nothing could be scheduled");
   return plan;
+}
+
+void Scheduler::launched(std::span<const ScheduledRows> items) {
+  std::vector<Launched>& launch = launches_.emplace_back();
+  for (const ScheduledRows& item : items) {
+    const InFlight part{
+        .launches = 1,
+        .rows = item.num_rows,
+        .least = item.samples ? 1 : 0,
+        .most = item.samples ? 1 + std::min(item.max_nodes, drafts_.max_depth) : 0,
+    };
+    launch.push_back({item.sequence, part});
+    item.sequence->in_flight += part;
+  }
+}
+
+std::vector<Sequence*> Scheduler::collected() {
+  require(!launches_.empty(), "nothing is in flight");
+  for (const Launched& launched : launches_.front()) {
+    launched.sequence->in_flight -= launched.part;
+  }
+  launches_.pop_front();
+  const auto ended = std::ranges::stable_partition(
+      resting_, [](const Sequence* sequence) { return sequence->in_flight.launches > 0; });
+  std::vector<Sequence*> ended_now(ended.begin(), ended.end());
+  for (const Sequence* sequence : ended_now) resources_.free(*sequence);
+  resting_.erase(ended.begin(), ended.end());
+  return ended_now;
 }
 
 ScheduledRows Scheduler::extend(const Ready& ready, std::int64_t spare, bool drafts) {
   Sequence& sequence = *ready.sequence;
-  const std::int64_t start = ready.start, total = sequence.size();
-  if (start == total - 1) {
+  const std::int64_t start = ready.start, least = sequence.in_flight.least;
+  const std::int64_t total = sequence.size();
+  if (start == total + least - 1) {
     std::int64_t nodes =
-        drafts ? std::min(drafts_.useful_nodes(sequence.remaining_tokens()), spare) : 0;
-    if (nodes > 0) nodes = std::min(nodes, resources_.target_room(sequence) - total);
+        drafts ? std::min(drafts_.useful_nodes(sequence.remaining_tokens() - least), spare) : 0;
+    const std::int64_t most = most_tokens(sequence);
+    if (nodes > 0) nodes = std::min(nodes, resources_.target_room(sequence) - most);
     if (nodes > 0) {
       lengths_ = drafts_.slots;
-      for (std::int64_t& length : lengths_) length += total;
+      for (std::int64_t& length : lengths_) length += most;
       // Else there is no room for a rollout in some draft cache.
-      if (!resources_.reserve(sequence, total + nodes, lengths_)) nodes = 0;
+      if (!resources_.reserve(sequence, most + nodes, lengths_)) nodes = 0;
     }
     return {&sequence, start, 1, true, std::max<std::int64_t>(nodes, 0), true};
   }
@@ -180,14 +222,16 @@ void Scheduler::admit(StepPlan& plan, std::int64_t spare) {
   // Rows that the running requests will soon ask for: the rest of their prompts, and a block each
   // to go on. Without it a newcomer would compute its prompt only to be the next victim.
   const auto pledge = [this](const ScheduledRows& item) {
-    return resources_.pledge(item.sequence->size() - item.start - item.num_rows);
+    const std::int64_t tokens = item.sequence->size() + item.sequence->in_flight.least;
+    return resources_.pledge(tokens - item.start - item.num_rows);
   };
   std::int64_t pledged = 0;
   for (const ScheduledRows& item : plan.items) pledged += pledge(item);
   while (!waiting_.empty() && spare > 0 && num_running() < limits_.max_batch_size) {
     Sequence& sequence = *waiting_.front();
     const std::int64_t start = resources_.begin(sequence);
-    if (!running_.empty() && resources_.room(sequence) < sequence.size() + pledged) {
+    const bool is_alone = running_.empty() && resting_.empty();
+    if (!is_alone && resources_.room(sequence) < sequence.size() + pledged) {
       resources_.free(sequence);
       return;
     }
@@ -208,6 +252,12 @@ void Scheduler::preempt_latest() {
   resources_.free(*victim);
   preempted_.push_back(victim);
   waiting_.push_front(victim);
+}
+
+std::int64_t Scheduler::most_tokens(const Sequence& sequence) const {
+  // One that goes on has yet to emit its last.
+  return sequence.size() +
+         std::min(sequence.in_flight.most, sequence.remaining_tokens() - 1);
 }
 
 bool Scheduler::reserve_everywhere(const Sequence& sequence, std::int64_t num_tokens) {

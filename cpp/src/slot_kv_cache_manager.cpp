@@ -76,7 +76,8 @@ bool SlotKVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) 
 }
 
 void SlotKVCacheManager::commit(std::int64_t request, std::span<const std::int64_t> tokens,
-                                  std::int64_t first, std::int64_t num_committed) {
+                                std::int64_t first, std::int64_t num_committed,
+                                bool keep_surplus) {
   Sequence& sequence = of(request);
   const std::int64_t known =
       first + static_cast<std::int64_t>(tokens.size()) - sequence.absent;
@@ -87,7 +88,8 @@ void SlotKVCacheManager::commit(std::int64_t request, std::span<const std::int64
                         std::to_string(sequence.committed) + " and reserved " +
                         std::to_string(sequence.reserved));
   }
-  sequence.committed = sequence.reserved = num_committed;
+  sequence.committed = num_committed;
+  if (!keep_surplus) sequence.reserved = num_committed;
 }
 
 void SlotKVCacheManager::free(std::int64_t request) {

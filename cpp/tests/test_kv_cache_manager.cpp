@@ -70,6 +70,8 @@ void reserve_is_all_or_nothing() {
   CHECK(!cache.reserve(1, 13));
   CHECK(!cache.reserve(1, INT64_MAX));
   CHECK_EQ(cache.num_free_blocks(), 1);
+  cache.commit(1, Tokens{5, 6, 7}, 0, 3, true);  // the surplus is kept
+  CHECK(table(cache, 1) == (Blocks{0, 1}));
   cache.commit(1, Tokens{5, 6, 7, 8, 9}, 0, 4);  // the surplus goes back
   CHECK(table(cache, 1) == (Blocks{0}));
   CHECK_EQ(cache.num_free_blocks(), 2);

@@ -57,7 +57,8 @@ void test_lengths() {
   CHECK_THROWS(cache.commit(1, tokens, 0, 3));
   CHECK(cache.reserve(1, 9));
   CHECK_THROWS(cache.commit(1, tokens, 0, 9));  // more than there are tokens
-  cache.commit(1, std::span(tokens).subspan(4), 4, 8);
+  cache.commit(1, std::span(tokens).subspan(4), 4, 7, true);
+  cache.commit(1, tokens, 0, 8);  // the ninth row was kept
   cache.check_invariants();
 }
 

@@ -45,7 +45,7 @@ class KVCache {
   virtual std::int64_t room(std::int64_t request) const = 0;
   virtual bool reserve(std::int64_t request, std::int64_t num_tokens) = 0;
   virtual void commit(std::int64_t request, std::span<const std::int64_t> tokens,
-                      std::int64_t first, std::int64_t num_committed) = 0;
+                      std::int64_t first, std::int64_t num_committed, bool keep_surplus) = 0;
   virtual void free(std::int64_t request) = 0;
   virtual void check_invariants() const = 0;
 };

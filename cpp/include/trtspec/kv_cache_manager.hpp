@@ -96,9 +96,10 @@ class KVCacheManager final : public KVCache {
   // tokens: the verified tokens of the request from index `first` on, as far as they are known,
   // where first <= offered(request) + absent(request); with a lookahead, a block waits until the
   // tokens after it are known. num_committed: at least the committed length so far, at most what is
-  // reserved, and at most first + tokens.size() - absent(request).
+  // reserved, and at most first + tokens.size() - absent(request). keep_surplus: blocks beyond the
+  // committed rows stay with the request, as steps in flight may write there.
   void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,
-              std::int64_t num_committed) override;
+              std::int64_t num_committed, bool keep_surplus = false) override;
   // Ends the sequence: blocks in the reuse table stay cached, others are free again.
   void free(std::int64_t request) override;
 

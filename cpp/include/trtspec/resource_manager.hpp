@@ -42,7 +42,7 @@ class ResourceManager {
   bool reserve(const Sequence& sequence, std::int64_t target_tokens,
                std::span<const std::int64_t> draft_tokens = {});
   // Rows now valid in each cache, of the sequence's tokens (emitted ones already appended). Surplus
-  // blocks of all go back.
+  // blocks of all go back, unless launches of the sequence are in flight, which may write there.
   void commit(const Sequence& sequence, std::int64_t target_committed,
               std::span<const std::int64_t> draft_committed);
   // Returns all blocks of a sequence.

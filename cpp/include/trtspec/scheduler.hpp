@@ -76,6 +76,15 @@ struct StepPlan {
 // first served, this is the earliest unfinished request: the running ones are always the earliest,
 // since admission is in order of arrival and victims are the latest. In another order a request
 // waits for as long as others are put before it.
+//
+// A step may be planned while others are in flight (`launched`, `collected`), for engines that keep
+// what runs on the device. Then a request that generates may be anywhere between its least and its
+// most tokens: rows are reserved for the most, nodes are allowed for the least. It is left out once
+// it has surely reached its longest text. One that may have reached it is launched: if it has, the
+// device feeds no rows of it, while holding it back would cost every request the wait for a whole
+// launch at each of its last few tokens. Nobody is preempted while anything is in flight: the plan is empty then,
+// as it is where nothing else can be launched, and the oldest launch is to be collected first.
+// Progress is the same, since with nothing in flight all is as above.
 class Scheduler {
  public:
   // Throws Error for limits that contradict each other or the caches.
@@ -91,7 +100,8 @@ class Scheduler {
   // Queues a request, which is the caller's, behind all others; throws as check_fits does. Touches
   // nothing but the queue.
   void add(Sequence& sequence);
-  // Forgets a request, running or waiting, and frees its blocks; whether it ran.
+  // Forgets a request, running or waiting, and frees its blocks; whether it ran. If launches of it
+  // are in flight, its blocks rest until the last of them is collected, as it may write there.
   bool finish(Sequence& sequence);
   // The requests that hold no blocks, in the order in which they are admitted.
   std::vector<Sequence*> waiting() const { return {waiting_.begin(), waiting_.end()}; }
@@ -100,15 +110,25 @@ class Scheduler {
 
   // Pass 1 of a step. Returns how many of the requests that have their row generate.
   std::int64_t reserve_rows();
-  // Reserves and returns the rows of the next step; empty only if there is no request. All
-  // committed lengths must be those after the step before. Pass 1 is taken if it was not yet.
-  // drafts: false: running requests get no draft nodes.
+  // Reserves and returns the rows of the next step; empty only if there is no request, or launches
+  // are to be collected first. All committed lengths must be those after the last step that is not in
+  // flight. Pass 1 is taken if it was not yet. drafts: false: running requests get no draft nodes.
   StepPlan schedule(bool drafts = true);
+  // Items of the last plan were launched, and others may be planned before this step is committed.
+  void launched(std::span<const ScheduledRows> items);
+  // The oldest launch has ended: called before what became of it is committed. Returns the sequences
+  // that had finished, and whose blocks are free now; they are not used here any more.
+  std::vector<Sequence*> collected();
 
  private:
   struct Ready {
     Sequence* sequence;
-    std::int64_t start;
+    std::int64_t start;  // the least
+  };
+  // A sequence of a launch, and what this alone adds to what is in flight of it.
+  struct Launched {
+    Sequence* sequence;
+    InFlight part;
   };
 
   // Pass 2: draft nodes (if `drafts`), or a longer chunk, for a request that has one row; `spare`
@@ -118,6 +138,8 @@ class Scheduler {
   void admit(StepPlan& plan, std::int64_t spare);
   void preempt_latest();
   bool reserve_everywhere(const Sequence& sequence, std::int64_t num_tokens);
+  // Tokens that a sequence has at most when the next launch begins, and goes on.
+  std::int64_t most_tokens(const Sequence& sequence) const;
 
   ResourceManager& resources_;
   SchedulerLimits limits_;
@@ -125,8 +147,12 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in the order in which they began
   std::deque<Sequence*> waiting_;
   std::vector<Ready> ready_;  // what pass 1 gave rows
+  bool is_short_ = false;     // somebody lacked blocks in it
+  bool must_collect_ = false;  // and nobody may be preempted now
   bool has_reserved_ = false;
   std::vector<Sequence*> preempted_;
+  std::deque<std::vector<Launched>> launches_;  // the oldest first
+  std::vector<Sequence*> resting_;              // finished, with blocks
   std::vector<std::int64_t> lengths_;  // of each draft, for one call
 };
 

@@ -41,7 +41,7 @@ class SlotKVCacheManager final : public KVCache {
   std::int64_t room(std::int64_t request) const override;
   bool reserve(std::int64_t request, std::int64_t num_tokens) override;
   void commit(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t first,
-              std::int64_t num_committed) override;
+              std::int64_t num_committed, bool keep_surplus = false) override;
   void free(std::int64_t request) override;
   void check_invariants() const override;
 
