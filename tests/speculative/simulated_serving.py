@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from trtspec.config.sampling import SamplingParams
+from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
@@ -185,7 +187,7 @@ class ProfiledUnion(UnionDrafter):
     """Its costs come from a formula."""
 
     def profile_with(self, target: Callable[[int], float], max_rows: int) -> None:
-        self.target_cost.profile(target, max_rows, None)
+        self.target_cost.profile(target, max_rows, CountedEngine(torch.device("cpu")))
 
 
 def union_of(

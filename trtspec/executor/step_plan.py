@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +62,11 @@ class StepPlan:
     pace: float = 0.0
     gains: Tensor | None = None
     _table: Tensor | None = None
+
+    def of(self, places: Sequence[int], pace: float = 0.0, gains: Tensor | None = None) -> StepPlan:
+        """The items at these places alone, for a drafter."""
+        blocks = [self.blocks[i] for i in places] if self.blocks else []
+        return StepPlan(tuple(self.items[i] for i in places), tuple(blocks), pace=pace, gains=gains)
 
     def without_feeding(self) -> StepPlan:
         """The same step for a drafter that is not in use; `replace` takes several times as long."""

@@ -162,6 +162,17 @@ class TokenTree:
             made.append(tree)
         return made
 
+    @staticmethod
+    def ranked(trees: Sequence[TokenTree]) -> npt.NDArray[np.float64]:
+        """[B, W]: the probabilities of the paths to the nodes of each tree by its scores, falling;
+        0 where it has fewer than the widest."""
+        found = np.zeros((len(trees), max(map(len, trees))))
+        for row, tree in zip(found, trees, strict=True):
+            if len(tree):
+                assert tree.scores is not None, "what is ranked has scores"
+                row[: len(tree)] = np.exp(-np.sort(-tree.scores))
+        return found
+
     def __len__(self) -> int:
         return self._size
 

@@ -88,34 +88,30 @@ def test_old_observations_fade() -> None:
 
 
 def test_drift() -> None:
-    """As often as expected, but for chance: no change. Otherwise the exponent that
-    turns what was expected into what happened; a request that is young goes by the others."""
-    rng, everyone = random.Random(0), Drift(64.0)
+    """As often as expected, but for chance: no change. Otherwise the exponent that turns what was
+    expected into what happened."""
+    rng, drift = random.Random(0), Drift()
     away = []
     for _ in range(2000):
-        everyone.observe(1, rng.random() < 0.6, 0.6)
-        away.append(abs(everyone.exponent - 1))
-    assert sorted(away)[len(away) // 2] < 0.2 and max(away) < 0.9
-    request = Drift(32.0, *everyone.rates)
-    assert request.exponent == pytest.approx(everyone.exponent, abs=0.2)
+        drift.observe(1, rng.random() < 0.6, 0.6)
+        away.append(abs(drift.exponent - 1))
+    assert sorted(away)[len(away) // 2] < 0.25 and max(away) < 0.9
     for _ in range(100):
-        request.observe(1, 1, 0.6)
-    assert 0.6**request.exponent > 0.75 and 0.6**everyone.exponent < 0.7
+        drift.observe(1, 1, 0.6)
+    assert 0.6**drift.exponent > 0.75
     for _ in range(100):
-        everyone.observe(1, 0, 0.6)
-    assert 0.6**everyone.exponent < 0.45
+        drift.observe(1, 0, 0.6)
+    assert 0.6**drift.exponent < 0.45
 
 
 @pytest.mark.parametrize(("expected", "true"), [(0.5, 0.1), (0.2, 0.7)])
 def test_drift_does_not_stop_half_way(expected: float, true: float) -> None:
     """What differs by far more than noise is believed whole, or a drafter whose acceptance has
     fallen would be thought better than it is for as long as it drafts."""
-    rng, everyone = random.Random(0), Drift(64.0)
-    request, found = Drift(32.0, *everyone.rates), []
+    rng, drift = random.Random(0), Drift()
+    found = []
     for step in range(2000):
-        hit = rng.random() < true
-        for each in (everyone, request):
-            each.observe(1, hit, expected)
+        drift.observe(1, rng.random() < true, expected)
         if step > 200:
-            found.append(expected**request.exponent)
+            found.append(expected**drift.exponent)
     assert sum(found) / len(found) == pytest.approx(true, abs=0.08)

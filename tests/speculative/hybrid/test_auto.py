@@ -102,7 +102,7 @@ def test_how_far_auto_drafts(method: Any, by_pass: bool, steps: int) -> None:
     [
         ({"adaptive": False}, "name a method to have it fixed"),
         ({"num_speculative_tokens": 4}, "no speculative_model is given"),
-        ({"topk": 4}, "name a method, or a hybrid"),
+        ({"topk": 4}, "it belongs to one method"),
         ({"model": "d", "num_speculative_tokens": 0}, "at least 1"),
         ({"modle": "d"}, "did you mean `model`"),
     ],

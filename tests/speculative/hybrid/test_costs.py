@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trtspec.executor.counted_engine import CountedEngine
 from trtspec.speculative.hybrid.costs import PROFILE_SECONDS, CostTable
+
+ENGINE = CountedEngine(torch.device("cpu"))
 
 
 def linear(size: int) -> float:
@@ -19,7 +23,7 @@ def linear(size: int) -> float:
 
 def profiled(largest: int = 48) -> CostTable:
     table = CostTable()
-    table.profile(linear, largest, None)
+    table.profile(linear, largest, ENGINE)
     return table
 
 
@@ -39,20 +43,20 @@ def test_profiling_takes_no_longer_than_it_may() -> None:
         return 0.1 * size
 
     table = CostTable()
-    table.profile(slow, 1024, None)
+    table.profile(slow, 1024, ENGINE)
     assert sum(calls) * 0.1 <= 0.01 + PROFILE_SECONDS + 0.1 * (2 * calls[-1] + 4), (
         "and the first calls"
     )
     assert table.at(1, 64) == pytest.approx(6.4), "the last slope goes on"
     unable = CostTable()
-    unable.profile(lambda size: None, 8, None)
+    unable.profile(lambda size: None, 8, ENGINE)
     assert unable.at(1, 1) == 0.0
 
 
 def test_calls_that_set_things_up_are_no_profile() -> None:
     first = iter([2.0, 0.9, 0.3])
     table = CostTable()
-    table.profile(lambda size: next(first, linear(size)), 8, None)
+    table.profile(lambda size: next(first, linear(size)), 8, ENGINE)
     for size in (1, 4, 8):
         assert table.at(1, size) == pytest.approx(linear(size))
 
@@ -66,7 +70,7 @@ def test_a_busy_moment_spoils_no_profile() -> None:
         return linear(size) * (10 if 5 < calls < 22 else 1)  # two rounds, nearly
 
     table = CostTable()
-    table.profile(timed, 16, None)
+    table.profile(timed, 16, ENGINE)
     assert [table.at(1, size) for size in (1, 4, 16)] == pytest.approx([2.1e-3, 2.4e-3, 3.6e-3])
 
 
@@ -74,7 +78,7 @@ def test_what_is_seen_soon_outweighs_a_wrong_profile() -> None:
     """Measured while the machine did something else: too slow, and in part."""
     for wrong in (lambda size: 20 * linear(size), lambda size: 0.1 if size < 3 else linear(size)):
         table, rng = CostTable(), random.Random(3)
-        table.profile(wrong, 96, None)
+        table.profile(wrong, 96, ENGINE)
         for _ in range(60):
             size = rng.choice((1, 16, 80, 96))
             table.observe(linear(size) * rng.uniform(0.95, 1.05), 1, size)

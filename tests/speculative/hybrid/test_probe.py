@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from trtspec.speculative.hybrid.probe import FIRST, LEAST, LONGEST, MOST, SHORTEST, Probe
+from trtspec.speculative.hybrid.probe import FIRST, MOST, SHORTEST, Probe
 
 
 class Backoff(RuleBasedStateMachine):
@@ -15,7 +15,7 @@ class Backoff(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.probe = Probe()
-        self.multiple, self.lost, self.waited = FIRST, 0.0, 0
+        self.multiple, self.lost, self.waited = float(FIRST), 0.0, 0.0
 
     @rule(steps=st.integers(1, 300))
     def pass_steps(self, steps: int) -> None:
@@ -24,13 +24,16 @@ class Backoff(RuleBasedStateMachine):
             again = self.waited > self.wait
             assert self.probe.passes() == again
             if again:
-                changed = self.multiple * 2 if self.lost > 0 else self.multiple // 4
                 if self.lost:
-                    self.multiple = min(max(changed, LEAST), MOST)
+                    self.multiple = min(self.multiple * (2 if self.lost > 0 else 0.25), MOST)
                 self.waited, self.lost = 0, 0.0
+                assert self.probe.hope == 1.0
 
     @rule(lost=st.floats(-3.0, 30.0))
     def draft(self, lost: float) -> None:
+        hope = self.probe.hope
+        self.probe.num_asked += 1
+        assert self.probe.hope < hope
         self.probe.drafted(lost)
         self.lost += lost
         self.waited = 0
@@ -39,11 +42,11 @@ class Backoff(RuleBasedStateMachine):
     def begin_a_text(self, at_once: bool) -> None:
         self.probe.hasten(at_once)
         if at_once or 2 * self.waited >= self.wait:
-            self.waited = LONGEST
+            self.waited = self.wait
 
     @property
-    def wait(self) -> int:
-        return min(max(int(self.multiple * self.lost), SHORTEST), LONGEST)
+    def wait(self) -> float:
+        return max(self.multiple * self.lost, SHORTEST)
 
     @invariant()
     def waits(self) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence, Set
 from itertools import accumulate
-
-from torch import Tensor
 
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.acceptance import Acceptance
@@ -20,7 +19,7 @@ from trtspec.speculative.hybrid.probe import Probe
 
 _WORTH_HALF_LIFE = 6.0  # steps: fewer are noise, more draft on where a text no longer copies
 _MOST_BEHIND = 128  # rows up to which drafting is timed: more take longer at the start
-_CATCHES_UP_FOR = 128  # tokens at most that share a catch-up: more bet on texts that may end
+_CATCHES_UP_FOR = 32  # tokens at most that share a catch-up: more bet on texts that may end
 
 
 class Member:
@@ -40,20 +39,15 @@ class Member:
         the engine keeps its K/V in, if it does."""
         self.drafter, self._engine, self._cache = drafter, engine, cache
         self.has_engine = drafter.needs.has_draft_engine
-        # It makes up for steps that it was not told of: it reads tokens alone, and its cache has
+        # It makes up for steps that it was not told of, if it reads tokens alone, and its cache has
         # room for all rows that are due.
-        reads_tokens = not drafter.needs.reads_hidden
-        self.can_be_left = reads_tokens and (cache is None or not getattr(cache, "window", 0))
+        self.can_be_left = not (drafter.needs.reads_hidden or bool(getattr(cache, "window", 0)))
         self.acceptance = Acceptance(drafter.needs.max_nodes, drafter.needs.max_depth)
         self.probe, self.worth = Probe(), Mean(_WORTH_HALF_LIFE)
-        self.costs = CostTable(self.has_engine)
+        self.costs = CostTable()
         self.took = 0.0  # seconds of the last call
         self.idle = self._most_rows = 1 << 30
         self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
-
-    def is_worth(self, tokens: float) -> bool:
-        """Whether to ask one without an engine, at the price of so many tokens a request."""
-        return self.acceptance.is_tried or bool(self.worth.value > tokens)
 
     def profile(self, max_requests: int, max_rows: int) -> None:
         """Time the drafter's engine, before there are requests."""
@@ -68,51 +62,40 @@ class Member:
             )
 
     def draft(
-        self,
-        items: Sequence[ScheduledRequest],
-        clock: Callable[[], float],
-        blocks: Sequence[Tensor] = (),
-        pace: float = 0.0,
+        self, plan: StepPlan, clock: Callable[[], float], pace: float = 0.0
     ) -> list[TokenTree]:
-        """Its trees for these items of a step, which may have nodes, calibrated. ``blocks`` and
-        ``pace``: see `StepPlan`."""
-        self.idle = 0
-        ids = [item.request.id for item in items]
-        began, behind = clock(), [self._behind(item.request) for item in items]
-        # No call is to be larger than the target's: those with the fewest rows come first.
-        order = sorted(range(len(items)), key=behind.__getitem__)
-        totals = accumulate(behind[i] for i in order)
-        kept = sorted(i for i, rows in zip(order, totals, strict=True) if rows <= self._most_rows)
-        plan = tuple(items[i] for i in kept), tuple(blocks[i] for i in kept if blocks)
+        """Its trees for these items of a step, which may have nodes, calibrated. ``pace``: see
+        `StepPlan`."""
+        self.idle, requests = 0, [item.request for item in plan.items]
+        ids = [request.id for request in requests]
+        began, behind = clock(), [self._behind(request) for request in requests]
+        # No call is to be larger than the target's.
+        kept = [i for i, rows in enumerate(accumulate(behind)) if rows <= self._most_rows]
+        self.probe.num_asked += 1
         gains = self.acceptance.gains(ids) if pace and self.has_engine else None
-        drafts = self.drafter.prepare_draft_tokens(StepPlan(*plan, pace=pace, gains=gains))
+        drafts = self.drafter.prepare_draft_tokens(plan.of(kept, pace, gains))
         self.took = clock() - began
-        self.costs.observe(self.took, len(items), sum(behind[i] for i in kept))
+        self.costs.observe(self.took, len(requests), sum(behind[i] for i in kept))
         asked = dict(zip(kept, drafts, strict=True))
-        trees = [asked.get(i, TokenTree.empty()) for i in range(len(items))]
+        trees = [asked.get(i, TokenTree.empty()) for i in range(len(requests))]
         self._drafts = {i: tree for i, tree in zip(ids, trees, strict=True) if len(tree)}
         return self.acceptance.calibrate(ids, trees)
 
     def seconds(self, requests: Sequence[Request], context: int = 0) -> float:
-        """What drafting for these should take, with a share of catching up: tokens that a step is
-        hoped to bring, of those that the texts may still have."""
-        count = len(requests)
-        ids, behind = [r.id for r in requests], [self._behind(request) for request in requests]
-        usual = sum(min(rows, 2) for rows in behind)
-        left = sum(min(request.remaining_tokens, _CATCHES_UP_FOR) for request in requests)
-        per_step = count + float(self.acceptance.usual(ids).sum())
-        due = (sum(behind) - usual) * per_step / max(left, 1)
-        seconds, more = (self.costs.at(count, usual + rows, context) for rows in (0, _MOST_BEHIND))
-        return seconds + due * (more - seconds) / _MOST_BEHIND
+        """What drafting for these should take, with a share of catching up on their texts."""
+        rows = 0.0
+        for request in requests:
+            behind, left = self._behind(request), max(request.remaining_tokens, 1)
+            rows += min(behind, 2) + max(behind - 2, 0) / min(left, _CATCHES_UP_FOR)
+        return self.costs.at(len(requests), math.ceil(rows), context)
 
     def on_accepted(
         self, batch: StepPlan, result: StepResult, adapts: bool, verified_only: bool
     ) -> Sequence[tuple[int, ...]]:
         """See `Drafter.on_accepted`; its drafts of the step are compared with what the target
         emitted. ``verified_only``: those that were verified, where the rule of acceptance is not
-        the target's own. Where it ``adapts``, one that did not draft is not told if it can be left;
-        else it hears of what it cannot make up for. It is fed nothing: that is weighed once it is
-        to draft."""
+        the target's own. Where it ``adapts``, one that did not draft hears only of what it cannot
+        make up for, and is fed nothing."""
         drafts, self._drafts = self._drafts, {}
         for i, item in enumerate(batch.items) if drafts else ():
             request = item.request

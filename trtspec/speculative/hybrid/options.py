@@ -16,31 +16,29 @@ from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig, agree, ro
 from trtspec.errors import ConfigError
 from trtspec.speculative.suffix import SuffixDecodingConfig
 
-_OF_MEMBERS = (
-    *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "prompt_lookup_min"),
-    *("prompt_lookup_max", "max_matching_ngram_size"),
+_OF_ONE = Foreign(
+    "it belongs to one method; write it in that one's config, alone or among `drafters`", (None,)
 )
-_OF_DRAFTS = ("model", "speculative_model", "speculative_model_dir", "draft_model")
+_KEYS_OF_ONE = (
+    *("topk", "eagle_topk", "speculative_eagle_topk", "num_steps", "speculative_num_steps"),
+    *("prompt_lookup_min", "prompt_lookup_max", "max_matching_ngram_size"),
+)
 _FOREIGN: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        (*_OF_MEMBERS, *_OF_DRAFTS, "speculative_num_steps"),
-        Foreign("it belongs to one of the drafters; write it in that one's config", (None,)),
-    ),
+    **COMMON_FOREIGN,
+    **dict.fromkeys(_KEYS_OF_ONE, _OF_ONE),
     "lossy_typical_acceptance": Foreign(LOSSY, (None,)),
 }
-_FOREIGN_TO_AUTO: Mapping[str, Foreign] = dict.fromkeys(
-    (
-        *("num_draft_tokens", "speculative_num_draft_tokens", "max_total_draft_tokens"),
-        *(*_OF_MEMBERS, "use_dynamic_tree", "drafters"),
-    ),
-    Foreign("the method auto has no such choice; name a method, or a hybrid of several", (None,)),
+_MODEL = ("model", "speculative_model", "speculative_model_dir", "draft_model")
+_OF_TREES = (
+    *("num_draft_tokens", "speculative_num_draft_tokens", "max_total_draft_tokens"),
+    *("use_dynamic_tree", "drafters"),
 )
 _OF_ALL = " holds for the drafts of all; write it beside `drafters`"
 
 
 @strict_config(
     aliases={**COMMON_ALIASES, "speculative_num_draft_tokens": "num_draft_tokens"},
-    foreign={**COMMON_FOREIGN, **_FOREIGN},
+    foreign={**_FOREIGN, **dict.fromkeys(_MODEL, _OF_ONE)},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +67,8 @@ class HybridDecodingConfig(DecodingConfig):
         deepest = max(member.max_draft_len for member in self.drafters)
         agree(self, "max_draft_len", deepest, "the drafters mean")
         self._set("max_draft_len", deepest)
-        limits = [m.max_model_len for m in self.drafters if m.max_model_len is not None]
-        if limits:
-            self._set("max_model_len", min([*limits, self.max_model_len or limits[0]]))
+        limits = [m.max_model_len for m in (self, *self.drafters) if m.max_model_len is not None]
+        self._set("max_model_len", min(limits, default=None))
         rows = rows_of(self, max(member.num_rows for member in self.drafters))
         self._set("num_draft_tokens", rows)
         self._set("max_total_draft_tokens", rows - 1)
@@ -154,7 +151,7 @@ class HybridDecodingConfig(DecodingConfig):
 
 @strict_config(
     aliases={**COMMON_ALIASES, **MODEL_ALIASES},
-    foreign={**COMMON_FOREIGN, **_FOREIGN_TO_AUTO},
+    foreign={**_FOREIGN, **dict.fromkeys(_OF_TREES, _OF_ONE)},
     none_means_default=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +190,12 @@ class AutoDecodingConfig(DecodingConfig):
         drafters: tuple[DecodingConfig, ...] = () if drafts.built is None else drafts.built.members
         if self.speculative_model is not None:
             draft = drafts.method_for(self.speculative_model)
-            usual = draft.steps_by_pass if drafts.by_pass else None
-            steps = usual or draft.usual_steps
-            steps = steps if self.max_draft_len == LEFT_OUT else self.max_draft_len
+            usual = (draft.steps_by_pass if drafts.by_pass else None) or draft.usual_steps
+            steps = usual if self.max_draft_len == LEFT_OUT else self.max_draft_len
             length = {} if steps is None else {"max_draft_len": steps}
             drafters = (draft(speculative_model=self.speculative_model, **length),)
-        common: dict[str, Any] = {
-            "max_model_len": self.max_model_len,
-            "simulate_acceptance": self.simulate_acceptance,
-            "adaptive": True,
-        }
+        of_all = ("max_model_len", "simulate_acceptance", "adaptive")
+        common = {name: getattr(self, name) for name in of_all}
         networks = tuple(d for d in drafters if isinstance(d, TreeDecodingConfig))
         if not networks:
             return SuffixDecodingConfig(**common)

@@ -9,31 +9,25 @@ import numpy as np
 
 from trtspec.executor.request import Request
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.acceptance import ranked
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.member import Member
 
 _PACE_HALF_LIFE = 24.0  # steps: fewer are noise, more miss that a text changes
-_KEPT = 0.25  # of what is known of the pace, for a new text: less is noise, more misleads
 _LONGEST_BETWEEN = 0.5  # of a step: more time to the next one is waiting for requests
 
 
 class Step:
     """requests: those that generate. rows: that are fed without drafts, of prompts too. context:
     cached tokens. plain: seconds of one without drafts and prompts; 0.0: unknown. spent: expected
-    of drafting. nodes, tokens: verified, emitted. Then times, and seconds of members."""
+    of drafting. nodes, tokens: verified, emitted. asked: who drafted. costs: by nodes verified."""
 
     def __init__(self, requests: int, rows: int, context: int, began: float, plain: float) -> None:
         self.requests, self.rows, self.context = requests, rows, context
-        self.began, self.plain, self.spent = began, plain, 0.0
-        self.ended = self.drafting = 0.0
+        self.is_pure = 0 < requests == rows  # no prompt is fed
+        self.began, self.plain, self.spent, self.ended = began, plain, 0.0, 0.0
         self.nodes = self.tokens = 0
         self.asked: list[Member] = []
-
-    @property
-    def is_pure(self) -> bool:
-        """Whether no prompt is fed."""
-        return 0 < self.requests == self.rows
+        self.costs: Floats = np.zeros(0)
 
 
 class Policy:
@@ -61,8 +55,7 @@ class Policy:
         return Step(requests, rows, context, began, self._target.at(requests, requests, context))
 
     def pace(self, step: Step) -> float:
-        """Tokens a second of late: never below those without drafts, which are always possible;
-        0.0: unknown."""
+        """Tokens a second of late, at least those without drafts; 0.0: unknown."""
         speed_up = max(self._speed_up.value, 1.0)
         return speed_up * step.requests / step.plain if step.plain else 0.0
 
@@ -73,7 +66,6 @@ class Policy:
         for member in self._members:
             member.idle += 1
             if member in off and member.probe.passes():
-                member.acceptance.hope()
                 self._weighed = 0
         if len(off) < len(self._members) or self._weighed != requests:
             return False
@@ -82,64 +74,56 @@ class Policy:
 
     def asks(self, step: Step) -> list[Member]:
         """The members without an engine that are asked now."""
-        cheap = (member for member in self._members if not member.has_engine)
-        return [member for member in cheap if self._is_on(member, step)]
+        return [m for m in self._members if not m.has_engine and self._is_on(m, step)]
 
     def choose(
         self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, list[TokenTree]]
     ) -> Sequence[Member]:
         """The engines that draft beside those members that have."""
         ids = [request.id for request in requests]
-        usual = {
-            engine: (engine.acceptance.usual(ids), engine.seconds(requests, step.context))
-            for engine in self._members
-            if engine.has_engine
-        }
-        options: list[tuple[Member, ...]] = [(), *((engine,) for engine in usual)]
-        if len(usual) > 1:
-            options.append(tuple(usual))
+        engines = [member for member in self._members if member.has_engine]
+        usual = {e: e.acceptance.usual(ids, e.probe.hope) for e in engines}
+        seconds = {e: e.seconds(requests, step.context) for e in engines}
+        options = list(dict.fromkeys([(), *((engine,) for engine in engines), tuple(engines)]))
         worths: list[list[float]] = []  # by the drafts that count, and by option
         chances = np.zeros((len(ids), 0))
         for trees in (None, *drafts.values()):
-            chances = chances if trees is None else _either(chances, ranked(trees))
+            chances = chances if trees is None else _either(chances, TokenTree.ranked(trees))
             worths.append([])
             for option in options:
-                nodes = reduce(_either, (usual[engine][0] for engine in option), chances)
-                spent = sum(usual[engine][1] for engine in option)
+                nodes = reduce(_either, map(usual.__getitem__, option), chances)
+                spent = sum(map(seconds.__getitem__, option))
                 _, tokens, took = self._best(step, nodes, spent)
                 worths[-1].append(tokens - self.pace(step) * took)
         best = options[worths[-1].index(max(worths[-1]))]
-        if step.is_pure:
-            for member, less, more in zip(drafts, worths, worths[1:], strict=False):
-                member.worth.observe((max(more) - max(less)) / step.requests)
-            self._chosen, self._weighed = best, step.requests
-        step.spent = sum(usual[engine][1] for engine in best)
-        step.spent += sum(member.seconds(requests) for member in drafts)
+        for member, less, more in zip(drafts, worths, worths[1:], strict=False):
+            member.worth.observe((max(more) - max(less)) / step.requests)
+        self._chosen, self._weighed = best, step.requests
+        step.spent = sum(member.seconds(requests, step.context) for member in (*drafts, *best))
         return best
 
     def count(self, step: Step, chances: Floats) -> int:
-        """How many nodes are verified, of those with these ``chances`` (see `ranked`)."""
+        """How many nodes are verified, of those with these ``chances`` (see `TokenTree.ranked`)."""
         nodes, tokens, seconds = self._best(step, chances, step.spent)
         if step.is_pure and step.plain:
             self._speed_up.observe(tokens / step.requests / (seconds / step.plain))
         # A try tells what drafts and their rows are worth, whatever is believed of them.
-        tried = any(member.acceptance.is_tried for member in step.asked)
+        tried = any(member.probe.hope >= 0.5 for member in step.asked)
         return int(np.count_nonzero(chances)) if tried else nodes
 
     def close(self, step: Step, now: float) -> None:
         """The next step begins: learn what this one took."""
         if not step.is_pure:
-            self._weighed = 0  # other texts go on than before
-            self._speed_up.count *= max(step.requests / (step.requests + 1), _KEPT)
             for member in self._members:
                 member.probe.hasten(at_once=not member.has_engine)
         elif step.ended:
             own, rows = step.ended - step.began, step.rows + step.nodes
-            own += min(now - step.ended, _LONGEST_BETWEEN * own) - step.drafting
+            drafting = sum(member.took for member in step.asked)
+            own += min(now - step.ended, _LONGEST_BETWEEN * own) - drafting
             self._target.observe(own, step.requests, rows, step.context)
             # By the tables: a slow moment is no loss.
             took = self._target.at(step.requests, rows, step.context)
-            took += step.drafting / self._target.speed.value
+            took += drafting / self._target.speed.value
             lost = took / (step.plain or took) - step.tokens / step.requests
             for member in [m for m in step.asked if m.has_engine] or step.asked:
                 member.probe.drafted(lost)
@@ -148,14 +132,16 @@ class Policy:
         """Whether a member pays, by what is known of it and hoped."""
         if member.has_engine:
             return member in self._chosen
-        asking = member.costs.at(step.requests, step.requests)
-        return member.is_worth(self.pace(step) * asking / step.requests)
+        price = self.pace(step) * member.costs.at(step.requests, step.requests) / step.requests
+        return member.probe.hope >= 0.5 or bool(member.worth.value > price)
 
     def _best(self, step: Step, chances: Floats, spent: float) -> tuple[int, float, float]:
         """The best number of nodes, of those with these ``chances``, with the tokens and seconds of
         such a step."""
         pace, ranks = self.pace(step), -np.sort(-chances[chances > 0])
-        costs = self._target.run(step.requests, step.rows, len(ranks) + 1, step.context)
+        if len(step.costs) <= len(ranks):
+            step.costs = self._target.run(step.requests, step.rows, len(ranks) + 1, step.context)
+        costs = step.costs[: len(ranks) + 1]
         tokens = np.concatenate(([0.0], np.cumsum(ranks))) + step.requests
         nodes = int(np.argmax(tokens - pace * costs)) if pace else len(ranks)
         took = costs + spent

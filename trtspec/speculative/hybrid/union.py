@@ -13,7 +13,6 @@ from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
-from trtspec.speculative.hybrid.acceptance import ranked
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.policy import Policy, Step
@@ -89,23 +88,24 @@ class UnionDrafter(Drafter):
         """Let members draft, and give each item the nodes that are worth a row."""
         policy, clock, pace = self._policy, self._clock, 0.0
         places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
-        items = [batch.items[i] for i in places]
-        blocks = [batch.blocks[i] for i in places] if batch.blocks else []  # a plan may lack them
-        requests = [item.request for item in items]
+        plan = batch.of(places)
+        requests = [item.request for item in plan.items]
         drafts: dict[Member, list[TokenTree]] = {}
         engines: Sequence[Member] = self._members
         if self._adapts:
-            drafts = {member: member.draft(items, clock, blocks) for member in policy.asks(step)}
+            drafts = {member: member.draft(plan, clock) for member in policy.asks(step)}
             engines, pace = policy.choose(step, requests, drafts), policy.pace(step)
         for member in engines:
-            drafts[member] = member.draft(items, clock, blocks, pace)
+            drafts[member] = member.draft(plan, clock, pace)
         if not drafts:
             return {}
-        step.asked, step.drafting = list(drafts), sum(member.took for member in drafts)
+        step.asked = list(drafts)
         trees = [TokenTree.merge(parts) for parts in zip(*drafts.values(), strict=True)]
-        trees = TokenTree.best_each(trees, [item.max_nodes for item in items])
-        chances = ranked(trees)
-        step.nodes = policy.count(step, chances) if self._adapts else sum(map(len, trees))
-        best = np.argsort(-chances, axis=None, kind="stable")[: step.nodes]
-        counts = np.bincount(best // max(chances.shape[1], 1), minlength=len(trees)).tolist()
-        return dict(zip(places, TokenTree.best_each(trees, counts), strict=True))
+        trees = TokenTree.best_each(trees, [item.max_nodes for item in plan.items])
+        if self._adapts:
+            chances = TokenTree.ranked(trees)
+            best = np.argsort(-chances, axis=None, kind="stable")[: policy.count(step, chances)]
+            counts = np.bincount(best // max(chances.shape[1], 1), minlength=len(trees))
+            trees = TokenTree.best_each(trees, counts.tolist())
+        step.nodes = sum(map(len, trees))
+        return dict(zip(places, trees, strict=True))
