@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtspec.speculative.assistant.options import AssistantDecodingConfig
     from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
     from trtspec.speculative.block.dflash import DFlashDecodingConfig
+    from trtspec.speculative.block.dspark import DSparkDecodingConfig
     from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
     from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
     from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
@@ -44,6 +45,7 @@ __all__ = [
     "CudaGraphConfig",
     "DDTreeDecodingConfig",
     "DFlashDecodingConfig",
+    "DSparkDecodingConfig",
     "DraftTargetDecodingConfig",
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
@@ -80,6 +82,7 @@ _HOMES = {
     "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
     "DDTreeDecodingConfig": "trtspec.speculative.block.ddtree",
     "DFlashDecodingConfig": "trtspec.speculative.block.dflash",
+    "DSparkDecodingConfig": "trtspec.speculative.block.dspark",
     "JetSpecDecodingConfig": "trtspec.speculative.block.jetspec",
     "DraftTargetDecodingConfig": "trtspec.speculative.draft_model.options",
     "EagleDecodingConfig": "trtspec.speculative.eagle.options",

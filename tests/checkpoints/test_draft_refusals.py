@@ -47,8 +47,8 @@ def refused(folder: DraftFolder, message: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"speculators_model_type": "dspark"}, "type 'dspark': this version does not run it yet"),
-        ({"architectures": ["DSparkDraftModel"]}, "a DSpark draft"),
+        ({"speculators_model_type": "domino"}, "type 'domino': this version does not run it yet"),
+        ({"architectures": ["DominoDraftModel"]}, "a Domino draft"),
     ],
 )
 def test_kinds_by_config(tmp_path: Path, config: dict[str, Any], message: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -71,6 +73,36 @@ def random_dflash(hf: PreTrainedModel, folder: Path, seed: int = 5, **nested: An
     return write(folder, _config(hf, 2, 6, **nested) | {"intermediate_size": 48}, tensors)
 
 
+def random_dspark(hf: PreTrainedModel, folder: Path, markov: str, sure: bool = True) -> Path:
+    """`random_dflash` with heads of either kind, as DeepSpec writes them; blocks of 6 guess 6."""
+    random_dflash(hf, folder)
+    noise, rank = torch.Generator().manual_seed(6), 8
+    hidden, vocab = hf.config.hidden_size, hf.config.vocab_size
+    shapes = {
+        "markov_head.markov_w1.weight": (vocab, rank),
+        "markov_head.markov_w2.weight": (vocab, rank),
+    }
+    mixer = {"gated": ("gate_proj", 1, 1), "rnn": ("joint_proj", 3, 2)}.get(markov)
+    if mixer is not None:
+        name, makes, reads = mixer
+        shapes[f"markov_head.{name}.weight"] = (makes * rank, reads * rank + hidden)
+        shapes[f"markov_head.{name}.bias"] = (makes * rank,)
+    if sure:
+        shapes["confidence_head.proj.weight"] = (1, hidden + rank)
+        shapes["confidence_head.proj.bias"] = (1,)
+    more = {name: 0.3 * torch.randn(shape, generator=noise) for name, shape in shapes.items()}
+    said = {"enable_confidence_head": sure, "confidence_head_with_markov": sure}
+    return _as_dspark(folder, more, markov_head_type=markov, markov_rank=rank, **said)
+
+
+def _as_dspark(folder: Path, more: dict[str, Tensor], **said: Any) -> Path:
+    """A DFlash folder as DeepSpec's DSpark, with these tensors as well."""
+    config = json.loads((folder / "config.json").read_text())
+    nested = config.pop("dflash_config")
+    config |= {"architectures": ["Qwen3DSparkModel"], **nested, **said}
+    return write(folder, config, {**load_file(folder / "model.safetensors"), **more})
+
+
 def right_dflash(
     folder: Path,
     sharpness: float,
@@ -121,6 +153,32 @@ def right_dflash(
         head[:2, ONE] = -60
         tensors["lm_head.weight"] = head
     return write(folder, config | {"intermediate_size": 2 * V}, tensors)
+
+
+def right_dspark(folder: Path, sharpness: float, shifted: bool = False) -> Path:
+    """The same whose head guesses nothing: what follows a token in its slot's mode is said by the
+    bias alone, which is gated by that mode. shifted: of the token one further."""
+    right_dflash(folder, sharpness, anchor=True)
+    one_hot = torch.eye(V).repeat(1, 2)  # of either mode
+    gate = torch.zeros(2 * V, H + 2 * V)
+    gate[:V, MODE], gate[V:, MODE] = _BIG, -_BIG
+    after = torch.zeros(V, 2 * V)
+    for mode in (0, 1):
+        following = torch.tensor(cycle(mode)).roll(int(shifted))
+        after[following, mode * V + torch.arange(V)] = sharpness
+    head = torch.zeros(V, H)
+    head[:2, ONE] = -60
+    more = {
+        "lm_head.weight": head,
+        "markov_head.markov_w1.weight": one_hot,
+        "markov_head.markov_w2.weight": after,
+        "markov_head.gate_proj.weight": gate,
+        "markov_head.gate_proj.bias": torch.zeros(2 * V),
+        "confidence_head.proj.weight": torch.zeros(1, H),
+        "confidence_head.proj.bias": torch.tensor([3.0]),
+    }
+    said = {"enable_confidence_head": True, "markov_rank": 2 * V, "markov_head_type": "gated"}
+    return _as_dspark(folder, more, **said)
 
 
 def _heads(rows: Tensor) -> Tensor:

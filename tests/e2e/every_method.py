@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .assistants import assistant, random_assistant, save
-from .dflash_heads import dflash, random_dflash
+from .dflash_heads import dflash, random_dflash, random_dspark
 from .eagle_heads import eagle, random_eagle1, random_eagle3
 from .families import family_model
 from .helpers import TinyModels, chain, eight_prompts, ngram, tree
@@ -109,6 +109,11 @@ def _jetspec(models: TinyModels, root: Path) -> Made:
     return models.folder("llama"), dflash(heads, "jetspec", **shape)
 
 
+def _dspark(models: TinyModels, root: Path) -> Made:
+    heads = random_dspark(models.hf("llama"), root / "dspark", "rnn")
+    return models.folder("llama"), dflash(heads, "dspark", num_speculative_tokens=6)
+
+
 def _assistant(models: TinyModels, root: Path) -> Made:
     target = family_model("gemma4")
     helper = save(random_assistant(target, 29), root / "assistant")
@@ -151,6 +156,7 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "dflash": _dflash,
     "ddtree": _ddtree,
     "jetspec": _jetspec,
+    "dspark": _dspark,
     "assistant": _assistant,
     "self": _self,
     "hybrid": _hybrid,
@@ -229,6 +235,7 @@ VARIANTS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "p_eagle chain": _with("p_eagle", num_speculative_tokens=3),
     "p_eagle static": _with("p_eagle", **STATIC),
     "dflash tree": _with("dflash", num_speculative_tokens=5, topk=2, num_draft_tokens=10),
+    "dspark tree": _with("dspark", **TREE),
     "dflash static": _with("dflash", choices=CHOICES),
     "adaptive": _adaptive("tree"),
     "adaptive hybrid": _adaptive("hybrid"),

@@ -11,7 +11,7 @@ import pytest
 from trtspec import LLM, SamplingParams, build
 from trtspec.errors import ConfigError
 
-from .dflash_heads import dflash, random_dflash
+from .dflash_heads import dflash, random_dflash, random_dspark
 from .helpers import (
     GREEDY_24,
     TinyModels,
@@ -31,16 +31,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window": {"use_swa": True, "swa_window_size": 9, "causal": False},
     "anchor": {"sample_from_anchor": True},
 }
+_TREE = {"topk": 3, "num_draft_tokens": 9}
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"method": "dflash", "num_speculative_tokens": 5},
     "short": {"method": "dflash", "num_speculative_tokens": 2},
     "static": {"method": "dflash", "choices": [[0], [2], [0, 0], [2, 1], [2, 1, 0]]},
-    "dynamic": {"method": "dflash", "num_speculative_tokens": 4, "topk": 3, "num_draft_tokens": 9},
+    "dynamic": {"method": "dflash", "num_speculative_tokens": 4, **_TREE},
     "ddtree": {"method": "ddtree", "num_speculative_tokens": 5, "num_draft_tokens": 24},
     "jetspec": {"method": "jetspec", "tree_depth": 5, "tree_width": 7, "budget": 128},
 }
-VARIANT_OF = {"jetspec": "jetspec"}
+SHAPES |= {
+    "dspark": {"method": "dspark", "num_speculative_tokens": 6},
+    "dspark tree": {"method": "dspark", "num_speculative_tokens": 4, **_TREE},
+    "dspark static": {"method": "dspark", "choices": SHAPES["static"]["choices"]},
+    "dspark, sure": {"method": "dspark", "block_size": 6, "confidence_threshold": 0.3},
+}
+VARIANT_OF = {
+    "jetspec": "jetspec",
+    "dspark": "gated",
+    "dspark tree": "rnn",
+    "dspark static": "vanilla",
+    "dspark, sure": "vanilla",
+}
 """Of a shape that is not for every network."""
+MARKOV = ("vanilla", "gated", "rnn")
 CROSS = [("llama", VARIANT_OF.get(shape, "plain"), shape) for shape in SHAPES]
 CROSS += [("qwen3", variant, "ddtree") for variant in ("causal", "window", "anchor")]
 CROSS += [("llama3_tied", "plain", "chain")]
@@ -55,6 +69,8 @@ class Folders(KnownTexts):
 
     def _folder(self, case: str, variant: str) -> Path:
         folder = self.root / f"{case}-{variant}"
+        if variant in MARKOV:
+            return random_dspark(self.models.hf(case), folder, variant)
         return random_dflash(self.models.hf(case), folder, **VARIANTS[variant])
 
     def config(self, case: str, variant: str, shape: str, **more: Any) -> dict[str, Any]:
@@ -72,7 +88,7 @@ def test_same_tokens(heads: Folders, case: str, variant: str, shape: str) -> Non
     assert metrics["num_draft_tokens"] > 100
 
 
-@pytest.mark.parametrize("shape", ["chain", "ddtree", "jetspec"])
+@pytest.mark.parametrize("shape", ["chain", "ddtree", "jetspec", "dspark tree"])
 def test_preemption(heads: Folders, shape: str) -> None:
     variant = VARIANT_OF.get(shape, "plain")
     fewer = {"budget": 64} if shape == "jetspec" else {}

@@ -21,7 +21,7 @@ from trtspec.models.rows import PackedRows
 from trtspec.speculative.block.backbone import BlockDraft, BlockRows
 from trtspec.speculative.state_drafter import StateDrafter
 
-from .dflash_heads import BLOCK, dflash, right_dflash
+from .dflash_heads import BLOCK, dflash, right_dflash, right_dspark
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import assert_no_leak, open_llm, random_prompt, tokens, watch
 
@@ -33,10 +33,12 @@ PROMPTS = [[i % 2, *(token + 2 for token in body)] for i, body in enumerate(BODI
 PROMPTS += [[*PROMPTS[3][:32], 5, 6], [*PROMPTS[3][:32], 7]]
 LONG = SamplingParams(max_tokens=60)
 NOISY = [replace(LONG, temperature=1.0, seed=i) for i in range(len(PROMPTS))]
-NETWORKS = ("right", "cached", "strict", "anchor", "causal")
+NETWORKS = ("right", "cached", "strict", "anchor", "causal", "dspark")
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"method": "dflash"},
     "ddtree": {"method": "ddtree", "num_draft_tokens": 16},
+    "dspark": {"method": "dspark"},
+    "dspark tree": {"method": "dspark", "topk": 2, "num_draft_tokens": 9},
     "jetspec": {"method": "jetspec", "budget": 64, "tree_width": 7},
 }
 
@@ -53,11 +55,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     right_dflash(root / "anchor", 40.0, anchor=True)
     right_dflash(root / "right-blunt", 3.0)
     right_dflash(root / "anchor-blunt", 3.0, anchor=True)
+    right_dspark(root / "dspark", 40.0)
+    right_dspark(root / "dspark-shifted", 40.0, shifted=True)
+    right_dspark(root / "dspark-blunt", 3.0)
     return root
 
 
 def config(root: Path, network: str, shape: str = "chain", **more: Any) -> dict[str, Any]:
-    steps = BLOCK - (not network.startswith("anchor"))
+    if network.startswith("dspark"):
+        shape = {"chain": "dspark", "ddtree": "dspark tree"}[shape]
+    steps = BLOCK - (not network.startswith(("anchor", "dspark")))
     return dflash(root / network, **{"num_speculative_tokens": steps, **SHAPES[shape], **more})
 
 
@@ -94,7 +101,7 @@ def test_a_tree_reaches_the_last_slot(root: Path, network: str) -> None:
     assert sum(histogram[:-1]) <= 2 * len(PROMPTS) and histogram[-1] > 50
 
 
-@pytest.mark.parametrize("network", ["right-blunt", "anchor-blunt"])
+@pytest.mark.parametrize("network", ["right-blunt", "anchor-blunt", "dspark-blunt"])
 @pytest.mark.parametrize("batch", [1, 8])
 def test_the_first_slot_guesses_the_noise(root: Path, network: str, batch: int) -> None:
     """Sampled texts that nobody could foresee: the draft's noise is the target's, whichever slot
@@ -102,7 +109,7 @@ def test_the_first_slot_guesses_the_noise(root: Path, network: str, batch: int) 
     one = config(root, network, num_speculative_tokens=1)
     with open_llm(root / "blunt", one, max_batch_size=batch) as llm:
         found = tokens(llm.generate(PROMPTS, NOISY, use_tqdm=False))
-        least = 0.99 if network.startswith("anchor") else 0.3
+        least = 0.3 if network.startswith("right") else 0.99
         assert llm.get_metrics()["acceptance_rate"] > least
     with open_llm(root / "blunt") as llm:
         assert tokens(llm.generate(PROMPTS, NOISY, use_tqdm=False)) == found
@@ -119,6 +126,10 @@ def rate(root: Path, network: str, **options: Any) -> float:
             assert found == [known_text(prompt, 60) for prompt in PROMPTS]
         value: float = llm.get_metrics()["acceptance_rate"]
         return value
+
+
+def test_a_bias_of_other_tokens_is_noticed(root: Path) -> None:
+    assert rate(root, "dspark-shifted") < 0.1
 
 
 def test_wrong_layers_are_noticed(root: Path) -> None:

@@ -38,6 +38,7 @@ EVERY_METHOD: Mapping[str, str] = {
     "dflash": "dflash",
     "ddtree": "ddtree",
     "jetspec": "jetspec",
+    "dspark": "dspark",
     "assistant": "assistant",
     "self": "self",
     "hybrid": "hybrid",

@@ -43,7 +43,7 @@ def _expand(children: Children, parent: int, node: Node | None, count: int) -> l
 def _dynamic(children: Children, k: int, depth: int, rows: int) -> list[Node]:
     """EAGLE-2's ``topK_genrate``: expand the k best of each depth, keep the best of all."""
     pool = _expand(children, -1, None, k)
-    beam = list(range(k))
+    beam = sorted(range(k), key=lambda i: -pool[i].score)
     for _ in range(1, depth):
         level = [node for i in beam for node in _expand(children, i, pool[i], k)]
         best = sorted(range(k * k), key=lambda i: -level[i].score)[:k]  # stable

@@ -122,6 +122,7 @@ METHOD = Kind(
         Spelling("dflash", "block", "DFlash"),
         Spelling("ddtree", "block", "DDTree"),
         Spelling("jetspec", "block", "JetSpec"),
+        Spelling("dspark", "block", "DSpark"),
         Spelling("hybrid", "hybrid", "Hybrid(?=Decoding|Draft|Method)", generic=True),
         Spelling("auto", "hybrid", "Auto(?=Decoding|Draft|Method)", generic=True),
         Spelling(

@@ -207,7 +207,6 @@ METHODS_ELSEWHERE: frozenset[str] = frozenset(
         "ngramgpu",
         "sa",
         "mlpspeculator",
-        "dspark",
         "domino",
         "uno",
         "lookahead",

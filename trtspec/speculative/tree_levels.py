@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import Choices, TreeShape
+
+Expand = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""The children of the nodes fed at a depth, which may depend on their paths: of the depth, their
+tokens ``[B, width]`` and their lanes, the places among the rows last fed of those whose children
+they are, the tokens ``[B * width, branching] i64`` and the log probability of each behind its
+parent, the best first."""
 
 
 class Levels(nn.Module):
@@ -28,6 +34,29 @@ class Levels(nn.Module):
     def kept(self, scores: Tensor) -> Tensor:
         """Which candidates ``scores [B, C]`` of the pool are the tree: ``[B, N-1] i64``, rising."""
         raise NotImplementedError
+
+    def grow(self, tokens: Tensor, scores: Tensor, expand: Expand) -> tuple[Tensor, Tensor, Tensor]:
+        """The tree behind the children of the root ``[B, branching[0]]``: of every depth the nodes
+        of the beam are fed, and what ``expand`` finds behind them is scored. What is returned: see
+        `cut_pool`."""
+        batch = tokens.shape[0]
+        pool_tokens, pool_scores = [tokens], [scores]
+        pool_parents = [torch.full_like(tokens, -1)]
+        pooled = 0
+        for depth, width in enumerate(self.widths, 1):
+            branching = self.branching[depth]
+            best = self.beam(depth - 1, scores)
+            lane = best // self.branching[depth - 1]
+            beam_tokens, beam_scores = tokens.gather(1, best), scores.gather(1, best)
+            children, gains = expand(depth, beam_tokens, lane)
+            pool_parents.append((pooled + best).repeat_interleave(branching, dim=1))
+            pooled += tokens.shape[1]
+            tokens = children.reshape(batch, width * branching)
+            scores = beam_scores[:, :, None] + gains.reshape(batch, width, branching)
+            scores = scores.reshape(batch, width * branching)
+            pool_tokens.append(tokens)
+            pool_scores.append(scores)
+        return self.cut(pool_tokens, pool_parents, pool_scores)
 
     def cut(
         self, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]

@@ -105,14 +105,11 @@ class TreeRollout(nn.Module):
         roots = self.roots(rows, last_rows)
         ancestors = torch.zeros(batch, 1, words, device=device, dtype=torch.int64)
 
-        pool_tokens, pool_scores = [tokens], [scores]
-        pool_parents = [torch.full_like(tokens, -1)]
-        pooled = fed = 0
-        for depth, width in enumerate(self.levels.widths, 1):
-            branching = self.levels.branching[depth]
-            best = self.levels.beam(depth - 1, scores)
-            lane = best // self.levels.branching[depth - 1]  # [B, width], among the rows last fed
-            beam_tokens, beam_scores = tokens.gather(1, best), scores.gather(1, best)
+        fed = 0
+
+        def expand(depth: int, beam: Tensor, lane: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal features, ancestors, fed
+            width = beam.shape[1]
             if features is not None:
                 features = features.gather(1, lane[:, :, None].expand(-1, -1, features.shape[2]))
                 features = features.reshape(batch * width, -1)
@@ -120,22 +117,14 @@ class TreeRollout(nn.Module):
             ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
             ancestors = ancestors | packed_bits(offset, words)
             beam_rows = self.beam_rows(roots, depth, fed, ancestors)
-            features, ready = self.model.draft(
-                beam_tokens.reshape(-1), features, beam_rows, *caches
-            )
+            features, ready = self.model.draft(beam.reshape(-1), features, beam_rows, *caches)
             if features is not None:
                 features = features.reshape(batch, width, -1)
-            deeper = sampling._replace(output_index=sampling.output_index + depth)
-            columns = SamplingColumns(*(x.repeat_interleave(width) for x in deeper))
-            children, gains = best_children(self.model, ready, columns, branching)
-            pool_parents.append((pooled + best).repeat_interleave(branching, dim=1))
-            pooled, fed = pooled + tokens.shape[1], fed + width
-            tokens = children.reshape(batch, width * branching)
-            scores = beam_scores[:, :, None] + gains.reshape(batch, width, branching)
-            scores = scores.reshape(batch, width * branching)
-            pool_tokens.append(tokens)
-            pool_scores.append(scores)
-        return self.levels.cut(pool_tokens, pool_parents, pool_scores)
+            fed += width
+            columns = columns_at(sampling, depth, width)
+            return best_children(self.model, ready, columns, self.levels.branching[depth])
+
+        return self.levels.grow(tokens, scores, expand)
 
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
         """Each request's root, the row ``last_rows[b]``, as `beam_rows` asks for it: behind it
@@ -174,9 +163,23 @@ def best_children(
 ) -> tuple[Tensor, Tensor]:
     """The best ``count`` children of rows ``ready [R, H]`` for the head and the log probability of
     each."""
-    ids, gains = draft_candidates(model.head(ready), *columns, model.token_map, count)
+    return scored_children(model.head(ready), columns, model.token_map, count)
+
+
+def scored_children(
+    logits: Tensor, columns: SamplingColumns, token_map: Tensor | None, count: int
+) -> tuple[Tensor, Tensor]:
+    """The same of the logits ``[R, V_d] f32``."""
+    ids, gains = draft_candidates(logits, *columns, token_map, count)
     # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
     return ids, gains.clamp(max=0)
+
+
+def columns_at(sampling: SamplingColumns, depth: int, width: int) -> SamplingColumns:
+    """Columns ``[B * width]`` of the children of ``width`` nodes of a depth, of each request; the
+    columns ``[B]`` are those of depth 1."""
+    deeper = sampling._replace(output_index=sampling.output_index + depth)
+    return SamplingColumns(*(x.repeat_interleave(width) for x in deeper))
 
 
 def packed_bits(offset: Tensor, words: int) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from trtspec.speculative.block.dflash import DFlashConfig
+from trtspec.speculative.block.shape import BlockConfig
 
 from ...tiny_config import attention_of, changed, dense_of, tiny_config
 
@@ -37,9 +38,17 @@ _DECODER = tiny_config(
 )
 
 
+Config = TypeVar("Config", bound=BlockConfig)
+
+
 def dflash(decoder: dict[str, Any] | None = None, **flags: Any) -> DFlashConfig:
+    return block(DFlashConfig, decoder, **flags)
+
+
+def block(kind: type[Config], decoder: dict[str, Any] | None = None, **flags: Any) -> Config:
+    """The shape of a variant."""
     values = {"causal_layers": (False, False), "draft_vocab_size": V, **flags}
-    return DFlashConfig(
+    return kind(
         decoder=changed(_DECODER, **decoder or {}),
         target_hidden_size=H,
         capture_layers=(0, 2),
@@ -61,7 +70,7 @@ CASES: dict[str, DFlashConfig] = {
 }
 
 
-def random_checkpoint(config: DFlashConfig, seed: int = 0) -> SimpleNamespace:
+def random_checkpoint(config: BlockConfig, seed: int = 0) -> SimpleNamespace:
     """A draft checkpoint by internal names."""
     noise, decoder = torch.Generator().manual_seed(seed), config.decoder
     q, kv, has_bias = HEADS * HEAD_DIM, KV * HEAD_DIM, dense_of(decoder).bias
@@ -96,13 +105,17 @@ def random_checkpoint(config: DFlashConfig, seed: int = 0) -> SimpleNamespace:
 class DenseDFlash:
     """``tensors`` by internal names; ``target``: embed.weight and head.weight."""
 
-    config: DFlashConfig
+    config: BlockConfig
     tensors: dict[str, Tensor]
     target: dict[str, Tensor]
 
     def logits(self, states: Tensor, root: int) -> Tensor:
         """Of every row of a block ``[B, V_d]`` behind the target's states ``[p, n * H]`` and their
         next token."""
+        return self.of_rows(self.rows(states, root))
+
+    def rows(self, states: Tensor, root: int) -> Tensor:
+        """The same rows ``[B, H]`` as the head reads them."""
         t, config = self.tensors, self.config
         decoder, count = config.decoder, len(states)
         context = _norm(states @ t["fc.weight"].T, t["hidden_norm.weight"])
@@ -124,9 +137,13 @@ class DenseDFlash:
             normed = _norm(x, t[f"layers.{i}.post_attention_norm.weight"])
             gated = F.silu(self._linear(i, "mlp.gate", normed)) * self._linear(i, "mlp.up", normed)
             x = x + self._linear(i, "mlp.down", gated)
-        head = t.get("head.weight", self.target.get("head.weight", self.target["embed.weight"]))
-        logits = _norm(x, t["norm.weight"]) @ head.T
-        cap = config.soft_cap
+        return _norm(x, t["norm.weight"])
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """What the head makes of them."""
+        t, target = self.tensors, self.target
+        head = t.get("head.weight", target.get("head.weight", target["embed.weight"]))
+        logits, cap = rows @ head.T, self.config.soft_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _seen(self, layer: int, positions: Tensor, count: int) -> Tensor:

@@ -218,7 +218,7 @@ class BlockDraft(StateNetwork):
     own (``layer_class``).
     """
 
-    own_buffers = ("hidden_norm.", "norm.", "token_map")
+    own_buffers: ClassVar[tuple[str, ...]] = ("hidden_norm.", "norm.", "token_map")
     layer_class: ClassVar[type[BlockLayer]] = BlockLayer
 
     config: BlockConfig

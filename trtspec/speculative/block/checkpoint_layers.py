@@ -43,8 +43,8 @@ def whole(hf: HfConfig, name: str, value: Any) -> int:
 
 
 def read_capture(hf: HfConfig, headers: Headers, target: ModelConfig) -> Capture:
-    """The states that it reads. The ids of z-lab, ModelOpt and SpecForge name outputs,
-    those of speculators name inputs, as vLLM's do.
+    """The states that it reads. The ids of z-lab, ModelOpt, SpecForge and DeepSpec name outputs,
+    -1 the embeddings; those of speculators name inputs, as vLLM's do.
 
     Raises:
         CheckpointError: they are not those of this target, or not as many as ``fc`` joins.
@@ -63,7 +63,7 @@ def _capture(hf: HfConfig, num_layers: int) -> Capture:
     given = said(hf, IDS)
     if given is None:
         raise hf.refuse(f"{NESTED} does not say {IDS}, the layers of the target that it reads")
-    ids = _ids(hf, f"{NESTED}.{IDS}", given, 0, num_layers - 1)
+    ids = _ids(hf, f"{NESTED}.{IDS}", given, -1, num_layers - 1)
     if ids[-1] < num_layers - 1:
         return Capture(ids, f"{IDS}: outputs")
     # transformers, with which these drafts are trained, has no other output of its last layer.

@@ -1,9 +1,18 @@
-"""What drafts blocks: a `StateDrafter` whose rows read no token but the root."""
+"""BlockDrafter: a `StateDrafter` whose rows read no token but the root."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.pass_rollout import StopRule
+from trtspec.executor.request import Request
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import rollout_needs
 from trtspec.speculative.state_drafter import StateDrafter
@@ -15,6 +24,35 @@ def block_needs(config: TreeDecodingConfig) -> DrafterNeeds:
     return rollout_needs(config, reads_hidden=True, lookahead=0)
 
 
-def block_drafter(config: TreeDecodingConfig, draft: DraftRuntime) -> StateDrafter:
-    """Drafts blocks behind the target's newest states."""
-    return StateDrafter(*draft.cached, block_needs(config))
+class BlockDrafter(StateDrafter):
+    """Drafts blocks behind the target's newest states, and leaves out what is less likely than
+    ``least_probability`` behind the node before it."""
+
+    least_probability = 0.0
+
+    @classmethod
+    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
+        drafter = cls(*draft.cached, block_needs(config))
+        drafter.least_probability = config.least_probability
+        return drafter
+
+    def _roll_out(
+        self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        tokens, parents, scores = super()._roll_out(requests, sampling, rule)
+        if self.least_probability > 0:
+            scores = without_unlikely(parents, scores, self.least_probability)
+        return tokens, parents, scores
+
+
+def without_unlikely(parents: Tensor, scores: Tensor, least: float) -> Tensor:
+    """Scores ``[B, N-1]``, with -inf for nodes whose own probability is below ``least``, and for
+    those behind them; ``parents``: see `TreeRollout`."""
+    is_child, place = parents >= 0, parents.clamp(min=0).long()
+    above = torch.where(is_child, scores.gather(1, place), 0)
+    out = scores - above < math.log(least)
+    while True:  # as often as the deepest one is behind the first that was left out
+        behind = out | (is_child & out.gather(1, place))
+        if torch.equal(behind, out):
+            return scores.masked_fill(out, -math.inf)
+        out = behind

@@ -6,7 +6,8 @@ from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.block.checkpoint import block_reader
 from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
 from trtspec.speculative.block.dflash import DFLASH_FORMAT, DFLASH_NETWORK, DFlashDecodingConfig
-from trtspec.speculative.block.drafter import block_drafter, block_needs
+from trtspec.speculative.block.drafter import BlockDrafter, block_needs
+from trtspec.speculative.block.dspark import DSPARK_FORMAT, DSPARK_NETWORK, DSparkDecodingConfig
 from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
 from trtspec.speculative.block.recipe import DFLASH_RECIPE
 
@@ -15,12 +16,21 @@ BLOCK_METHODS = (
         DFlashDecodingConfig,
         "DFlash",
         block_needs,
-        block_drafter,
+        BlockDrafter.of,
         kinds=(DFLASH_NETWORK,),
         reader=block_reader(DFLASH_FORMAT),
         recipe=DFLASH_RECIPE,
         usual=("dflash:4", "ddtree:8,4,24"),
     ),
-    DraftMethod(DDTreeDecodingConfig, "DDTree", block_needs, block_drafter),
-    DraftMethod(JetSpecDecodingConfig, "JetSpec", block_needs, block_drafter),
+    DraftMethod(DDTreeDecodingConfig, "DDTree", block_needs, BlockDrafter.of),
+    DraftMethod(JetSpecDecodingConfig, "JetSpec", block_needs, BlockDrafter.of),
+    DraftMethod(
+        DSparkDecodingConfig,
+        "DSpark",
+        block_needs,
+        BlockDrafter.of,
+        kinds=(DSPARK_NETWORK,),
+        reader=block_reader(DSPARK_FORMAT),
+        usual=("dspark:7",),
+    ),
 )

@@ -39,11 +39,14 @@ _FOREIGN: Mapping[str, Foreign] = {
 }
 
 
-def block_config(more: Mapping[str, str] = MappingProxyType({})) -> Callable[[type[T]], type[T]]:
-    """The class decorator of these configs; ``more`` aliases, of one method."""
+def block_config(
+    more: Mapping[str, str] = MappingProxyType({}),
+    foreign: Mapping[str, Foreign] = MappingProxyType({}),
+) -> Callable[[type[T]], type[T]]:
+    """The class decorator of these configs; ``more`` aliases and ``foreign`` keys of one method."""
     return strict_config(
         aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **_ALIASES, **more},
-        foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
+        foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN, **foreign},
         none_means_default=True,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from trtspec.config.tree import TreeShape
 from trtspec.models.rows import PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns
+from trtspec.speculative.block.path_tree import PathTree, PathWalk
 from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.tree_rollout import packed_bits
@@ -40,6 +41,14 @@ class BlockNetwork(Protocol):
         ...
 
 
+class PathNetwork(BlockNetwork, Protocol):
+    """One whose guesses depend on the path through the block."""
+
+    def walk(self, slots: Tensor, marginals: Tensor) -> PathWalk:
+        """Of the rows that the head read ``[B, D, H]``, and its logits ``[B, D, V_d] f32``."""
+        ...
+
+
 class BlockRollout(nn.Module):
     """One pass over the accepted rows and a block behind each request; its slots are the depths of
     a `MarginalTree`.
@@ -48,6 +57,8 @@ class BlockRollout(nn.Module):
     keys and values lie behind the accepted ones, and are written again, of the target's states,
     once tokens are accepted.
     """
+
+    tree_class: ClassVar[type[nn.Module]] = MarginalTree
 
     model: BlockNetwork
 
@@ -58,7 +69,7 @@ class BlockRollout(nn.Module):
         super().__init__()
         self.model = model
         self.config = config
-        self.levels = MarginalTree(shape)
+        self.levels = self.tree_class(shape)
         self.num_steps = shape.num_steps
         self.tokens_per_block = tokens_per_block
 
@@ -80,13 +91,20 @@ class BlockRollout(nn.Module):
         """
         batch, size = last_rows.shape[0], self.config.block_size
         masks = torch.full((batch, size - 1), self.config.mask_token_id, device=last_rows.device)
-        tokens = torch.cat((input_ids[last_rows][:, None], masks), dim=1).reshape(-1)
+        roots = input_ids[last_rows]
+        tokens = torch.cat((roots[:, None], masks), dim=1).reshape(-1)
         blocks = self._blocks(rows, rows.positions[last_rows] + 1)
         ready = self.model.guess(tokens, blocks, hidden_in, rows, k_caches, v_caches)
         first = 0 if self.config.anchor_predicts else 1
         slots = ready.view(batch, size, -1)[:, first : first + self.num_steps]
         logits = self.model.head(slots.reshape(batch * self.num_steps, -1))
         marginals = logits.view(batch, self.num_steps, -1)
+        return self._tree(slots, marginals, roots, sampling)
+
+    def _tree(
+        self, slots: Tensor, marginals: Tensor, roots: Tensor, sampling: SamplingColumns
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The tree behind ``roots [B] i64``; see `PathNetwork.walk`."""
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
         return tree
 
@@ -109,3 +127,18 @@ class BlockRollout(nn.Module):
             is_tree=torch.ones_like(root_position, dtype=torch.bool),
             tree_mask=everyone.repeat(batch * size, 1),
         )
+
+
+class PathRollout(BlockRollout):
+    """The same of a `PathNetwork`; its slots are the depths of a `PathTree`."""
+
+    tree_class = PathTree
+
+    def _tree(
+        self, slots: Tensor, marginals: Tensor, roots: Tensor, sampling: SamplingColumns
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        walk = cast(PathNetwork, self.model).walk(slots, marginals)
+        tree: tuple[Tensor, Tensor, Tensor] = self.levels(
+            walk, roots, self.model.token_map, sampling
+        )
+        return tree

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from trtspec.backends.parts import RowsGraph
-from trtspec.backends.session import GraphSession
+from trtspec.backends.parts import OpenParts
 from trtspec.models.rows import PackedRows
+from trtspec.speculative.pass_graphs import HEAD, PASS
+
+CONTEXT = "context"
+"""The name of the part that writes what is made of the target's states."""
 
 
 class LoweredBlockNetwork(nn.Module):
@@ -15,18 +18,13 @@ class LoweredBlockNetwork(nn.Module):
     What it makes of the target's states is written first, by a call of its own.
     """
 
-    def __init__(
-        self,
-        context: RowsGraph,
-        blocks: RowsGraph,
-        head: GraphSession,
-        token_map: Tensor | None,
-    ) -> None:
+    def __init__(self, parts: OpenParts) -> None:
+        """``parts``: those of `block_parts`."""
         super().__init__()
-        self._context = context
-        self._blocks = blocks
-        self._head = head
-        self.token_map = token_map
+        self._context = parts.rows(CONTEXT)
+        self._blocks = parts.rows(PASS)
+        self._head = parts.session(HEAD)
+        self.token_map = parts.tensor("token_map")
 
     def forward(
         self,
