@@ -29,6 +29,7 @@ from checkpoint_converters.names import by_usual_names, resolve, split_fused
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
 from checkpoint_converters.quantised.registry import QUANTIZATION_FILES
 from checkpoint_converters.stacked import split_stacked
+from checkpoint_converters.unrun_mixers import refuse_unrun_mixers
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 
@@ -161,6 +162,7 @@ def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]
     if gguf is not None:
         return _of_gguf(open_gguf(gguf))
     hf = HfConfig.read(path)
+    refuse_unrun_mixers(hf)
     names = hf.get("architectures")
     if names is None:
         key, found = "model_type", hf.require("model_type")

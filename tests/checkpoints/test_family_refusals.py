@@ -38,6 +38,8 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("Llama", {"mamba_d_state": 16}, "mamba_d_state is 16: its layers have Mamba"),
+    ("Gemma3", {"text_config": {"lru_width": 8}}, "lru_width is 8: .* gated linear recurrence"),
     ("SmolLM3", {"no_rope_layers": [1, 2, 1, 1]}, r"no_rope_layers is \[1, 2"),
     ("SmolLM3", {"no_rope_layers": [1, 0]}, "0 or 1 for each of 4 layers"),
     ("SmolLM3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval is 0"),
@@ -90,6 +92,22 @@ def test_refused_by_key_and_value(
     file.write_text(json.dumps(config))
     read_config(tmp_path)
     file.write_text(json.dumps(config | changes))
+    with pytest.raises(CheckpointError, match=message):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "says", "message"),
+    [
+        ("DeepseekV32", {"index_topk": 2048}, "index_topk is 2048: .* sparse-attention indexer"),
+        ("Qwen3Next", {"linear_conv_kernel_dim": 4}, "linear_conv_kernel_dim is 4: .* gated delta"),
+    ],
+)
+def test_unknown_architectures_are_told_by_their_mixer(
+    architecture: str, says: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = {"architectures": [f"{architecture}ForCausalLM"], **BASE, **says}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=message):
         read_config(tmp_path)
 

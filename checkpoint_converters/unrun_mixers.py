@@ -1,0 +1,40 @@
+"""Mixers that no block runs, by the key of config.json that shows them.
+
+A checkpoint with one is refused by that key, whatever its architecture: without its mixer a known
+one would give other text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpoint_converters.hf_config import HfConfig
+
+_MIXERS = {
+    "index_topk": "a sparse-attention indexer (DeepSeek-V3.2)",
+    "linear_conv_kernel_dim": "the gated delta rule (Qwen3-Next)",
+    "linear_attn_config": "delta attention (Kimi Linear)",
+    "mamba_d_state": "Mamba (Bamba, Falcon-H1, Granite 4, Jamba)",
+    "ssm_state_size": "Mamba-2 (Nemotron-H)",
+    "attn_type_list": "lightning attention (MiniMax)",
+    "sparse_config": "block-sparse attention (MiniCPM)",
+    "lru_width": "a gated linear recurrence (RecurrentGemma)",
+    "conv_L_cache": "short convolutions (LFM2)",
+}
+
+
+def refuse_unrun_mixers(hf: HfConfig) -> None:
+    """CheckpointError for a config, or the text config within it, that says such a key."""
+    text = hf.get("text_config", {})
+    for values in (hf.values, text if isinstance(text, Mapping) else {}):
+        _check(hf, values)
+
+
+def _check(hf: HfConfig, values: Mapping[str, Any]) -> None:
+    for key, mixer in _MIXERS.items():
+        if values.get(key):
+            raise hf.refuse(
+                f"{key} is {values[key]!r:.80}: its layers have {mixer}, which this version does "
+                "not run; it runs attention and latent attention"
+            )
