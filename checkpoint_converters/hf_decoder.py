@@ -103,8 +103,7 @@ def read_activation(hf: HfConfig, key: str = "hidden_act", default: str = "silu"
 
 def attention_of(layer: LayerSpec) -> AttentionSpec:
     """The mixer of such a layer."""
-    assert isinstance(layer.mixer, AttentionSpec), "these decoders have attention"
-    return layer.mixer
+    return AttentionSpec.of(layer.mixer)
 
 
 def repeat_layer(hf: HfConfig, layer: LayerSpec) -> Layers:

@@ -9,8 +9,8 @@ from itertools import product
 
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
 from checkpoint_converters.containers.tensor_sources import RowRange
-from trtspec.config.feed_forwards.experts import ExpertsSpec
-from trtspec.config.layer_tensors import EXPERTS, model_tensors
+from trtspec.config.feed_forwards.experts import EXPERTS
+from trtspec.config.layer_tensors import model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -161,8 +161,7 @@ def differences(
 def _expand(names: NameMap, config: ModelConfig) -> Expected:
     """Every tensor that the config asks for; in the order of the map, and in it of the layers."""
     shapes, found = model_tensors(config), {}
-    parts = [spec.ffn for spec in config.layers.specs]
-    most = max((p.num_experts for p in parts if isinstance(p, ExpertsSpec)), default=0)
+    most = max(spec.ffn.choice[1] for spec in config.layers.specs if spec.ffn is not None)
     for ours, theirs in names.names.items():
         layers = range(config.num_layers) if "{i}" in ours else (0,)
         for i, e in product(layers, range(most) if "{e}" in ours else (0,)):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.names import NameMap
-from trtspec.config.feed_forwards.experts import ExpertsSpec
-from trtspec.config.layer_tensors import EXPERTS, layer_tensors
+from trtspec.config.feed_forwards.experts import EXPERTS
+from trtspec.config.layer_tensors import layer_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -66,7 +66,8 @@ def split_stacked(
     """
     found = dict(headers)
     for i, spec in enumerate(config.layers):
-        if not isinstance(spec.ffn, ExpertsSpec):
+        _, count = (0, 0) if spec.ffn is None else spec.ffn.choice
+        if not count:
             continue
         shapes = layer_tensors(spec, config.hidden_size)
         for theirs, each in stacked.items():
@@ -76,7 +77,7 @@ def split_stacked(
             one = shapes[f"{EXPERTS}0.{each.parts[0]}.{each.kind}"]
             outputs, inputs = len(each.parts) * one[0], one[1:]
             matrix = (*inputs, outputs) if each.transposed else (outputs, *inputs)
-            wanted = (spec.ffn.num_experts, *matrix)
+            wanted = (count, *matrix)
             if whole.shape != wanted:
                 raise CheckpointError(
                     f"{whole.file}: tensor {whole.name} has shape {list(whole.shape)}, its "
@@ -84,7 +85,7 @@ def split_stacked(
                 )
             for part, ours in enumerate(each.parts):
                 pattern = names.names[f"layers.{{i}}.{EXPERTS}{{e}}.{ours}.{each.kind}"]
-                for e in range(spec.ffn.num_experts):
+                for e in range(count):
                     found[pattern.format(i=i, e=e)] = ExpertPart(
                         whole.name, whole.file, whole.dtype, one, whole, e, part, each
                     )

@@ -34,8 +34,8 @@ def test_the_option_decides_where_sequences_lie(paged: bool) -> None:
 
 
 def part(mixer: Any, **changes: Any) -> Part:
-    layers = SimpleNamespace(specs=[SimpleNamespace(mixer=SPEC), SimpleNamespace(mixer=mixer)])
-    decoder: Any = SimpleNamespace(layers=layers)
+    specs = [SimpleNamespace(mixer=each, ffn=None) for each in (SPEC, mixer)]
+    decoder: Any = SimpleNamespace(layers=SimpleNamespace(specs=specs))
     return Part(PartRole.PASS, "pass", decoder, **changes)
 
 

@@ -245,10 +245,10 @@ def test_devices_without_kernels() -> None:
         for fields in ({"head_dim": 512}, {"sinks": True})
     )
     refused = {
-        "latent attention, whose op has no kernel for cuda": LATENTS,
-        "mixtures of experts, whose op has no kernel for cuda": MIXTURES,
-        "attention sinks, which no kernel of attention takes for cuda": sinks,
-        "heads of 512 elements, while attention takes 256 at most for cuda": wide,
+        "latent attention, for which cuda has no kernel": LATENTS,
+        "mixtures of experts, for which cuda has no kernel": MIXTURES,
+        "attention sinks, for which cuda has no kernel": sinks,
+        r"heads of 512 elements \(up to 256\), for which cuda has no kernel": wide,
     }
     for words, config in refused.items():
         require_kernels(config, "cpu")

@@ -7,6 +7,7 @@ from .files import readmes, sizes
 from .imports import at_the_top, converters, executor_drafter, optional_packages, order
 from .names import names
 from .native import native_names
+from .parts import layer_parts
 from .violation import Violation
 from .walk import Tree
 
@@ -18,6 +19,7 @@ RULES = (
     cycles,
     names,
     native_names,
+    layer_parts,
     executor_drafter,
     sizes,
     readmes,

@@ -147,6 +147,19 @@ BROKEN = [
         "TreeDrafter",
         {"trtspec/executor/a.py": "from trtspec.ops.drafts import TreeDrafter"},
     ),
+    *(
+        (
+            "layer-part",
+            "CSpec",
+            {"trtspec/config/mixers/c.py": "class CSpec: ...", file: text},
+        )
+        for file, text in (
+            ("trtspec/models/a.py", "isinstance(m, (int, c.CSpec))"),
+            ("checkpoint_converters/a.py", "x = issubclass(m, CSpec)"),
+            ("trtspec/models/a.py", "type(m) is CSpec"),
+            ("trtspec/train/a.py", "match m:\n    case CSpec(): ..."),
+        )
+    ),
     ("file-size", "lines above 400", {"trtspec/ops/a.py": "\n" * 401}),
     ("file-size", "lines above 400", {"cpp/src/deep/down/a.cpp": "\n" * 401}),
     ("file-size", "lines above 400", {"plugins/kernels/a.cuh": "\n" * 401}),
@@ -212,6 +225,11 @@ CLEAN: list[dict[str, str]] = [
     {NATIVE: '// "eagle"\nf("an eagle flies", "--eagle"); /* "mtp" */ char c = \'"\';'},
     {"cpp/tests/runtime/a.cpp": 'x = "eagle";', "plugins/tensorrt/tests/a.cpp": '"onnx"'},
     {"cpp/src/suffix_tree.cpp": '"suffix"', "plugins/tensorrt/a.cpp": '"tensorrt"'},
+    {
+        "trtspec/config/feed_forwards/f.py": "class FSpec: ...",
+        "trtspec/models/feed_forwards/f.py": "isinstance(f, FSpec)",
+        "trtspec/train/a.py": "FSpec.maybe(f)\nisinstance(f, Other)\nx == FSpecs",
+    },
     {"trtspec/executor/drafter.py": "class Drafter(Protocol): ...\nclass NoDrafter: ..."},
     {"trtspec/ops/a.py": "\n" * 400, "cpp/data/trace.jsonl": "\n" * 999},
     {"trtspec/lib/a.py": "\n" * 401, "build/bare/a.py": "import nothing", ".venv/x/a.py": ""},

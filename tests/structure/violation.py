@@ -28,6 +28,8 @@ REMEDIES = {
     "family-face": "another family is reached by importing its module; shared files name none",
     "native-name": "C++ asks the facts of the engine folder (trtspec/engine/facts.py, "
     "EngineDraft.rollout_facts); what it has itself is named in files that begin with the name",
+    "layer-part": "ask the part (MixerSpec, FeedForwardSpec, Block); where one kind alone will do, "
+    "`of` and `maybe` say so",
     "executor-drafter": "the executor knows drafters by the Protocol `Drafter` that it defines",
     "file-size": "split the file by noun",
     "readme": "write a short README.md: what lives here, who calls it, in which order to read it, "

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trtspec.config.feed_forwards.dense import DenseSpec, check_activation
-from trtspec.config.feed_forwards.experts import ExpertsSpec
+from trtspec.config.feed_forwards import dense, experts
+from trtspec.config.feed_forwards.base import FeedForwardSpec
+from trtspec.config.feed_forwards.dense import check_activation
 from trtspec.config.layer_part import check_sizes
-from trtspec.config.mixers.attention import AttentionSpec
-from trtspec.config.mixers.gated_delta import GatedDeltaSpec
-from trtspec.config.mixers.latent_attention import LatentAttentionSpec
-from trtspec.config.mixers.mamba2 import Mamba2Spec
+from trtspec.config.mixers import attention, gated_delta, latent_attention, mamba2
+from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
-Mixer = AttentionSpec | LatentAttentionSpec | GatedDeltaSpec | Mamba2Spec
-FeedForward = DenseSpec | ExpertsSpec
+MIXERS = (attention, latent_attention, gated_delta, mamba2)
+FEED_FORWARDS = (dense, experts)
+"""The modules of all parts: those are known whose module was imported."""
 
 
 @strict_config()
@@ -48,8 +48,8 @@ class LayerSpec:
     output_scale: all of it is multiplied with a number of the checkpoint's in the end.
     """
 
-    mixer: AttentionSpec | LatentAttentionSpec | GatedDeltaSpec | Mamba2Spec
-    ffn: DenseSpec | ExpertsSpec | None
+    mixer: MixerSpec
+    ffn: FeedForwardSpec | None
     norm: NormSpec
     norm_place: Literal["before", "after", "both"] = "before"
     parallel: bool = False
@@ -60,7 +60,7 @@ class LayerSpec:
     @property
     def window(self) -> int:
         """Newest tokens that its attention sees; 0: all, or it has none."""
-        return self.mixer.window if isinstance(self.mixer, AttentionSpec) else 0
+        return self.mixer.window
 
     def with_mixer(self, **fields: Any) -> LayerSpec:
         """Itself with these fields of its mixer."""

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
-from trtspec.config.layer import Layers, Mixer
-from trtspec.config.mixers.attention import AttentionSpec
-from trtspec.config.mixers.latent_attention import LatentAttentionSpec
+from trtspec.config.layer import Layers
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
 from trtspec.config.storage import NetworkStorage
@@ -60,9 +58,9 @@ class ModelConfig:
             raise ConfigError(
                 f"the head has {self.draft_vocab_size} rows, more than {self.vocab_size} tokens"
             )
-        given = self.embedding.per_layer
+        given, mixers = self.embedding.per_layer, [layer.mixer for layer in self.layers]
         for index, layer in enumerate(self.layers):
-            self._check_layer(index, layer.mixer)
+            layer.mixer.check_in(index, mixers, len(self.ropes))
             sizes = [None if part is None else part.size for part in (layer.per_layer, given)]
             if sizes[0] != sizes[1]:
                 raise ConfigError(
@@ -75,33 +73,6 @@ class ModelConfig:
             )
         if any(token < 0 for token in self.eos_token_ids):
             raise ConfigError(f"eos_token_ids are {self.eos_token_ids}; ids must not be negative")
-
-    def _check_layer(self, index: int, mixer: Mixer) -> None:
-        """That what it names outside itself is there."""
-        if not isinstance(mixer, (AttentionSpec, LatentAttentionSpec)):
-            return
-        if mixer.rope is not None and not 0 <= mixer.rope < len(self.ropes):
-            raise ConfigError(
-                f"layer {index} names rope table {mixer.rope}, there are {len(self.ropes)}"
-            )
-        if isinstance(mixer, AttentionSpec) and mixer.kv_from is not None:
-            self._check_source(index, mixer, mixer.kv_from)
-
-    def _check_source(self, index: int, mixer: AttentionSpec, source: int) -> None:
-        """That layer ``source`` has the K and V that layer ``index`` reads."""
-        reads = f"layer {index} reads K and V of layer {source} (kv_from)"
-        if not 0 <= source < index:
-            raise ConfigError(f"{reads}, which must be one of the {index} before it")
-        # Readers see as far as their source: nothing keeps K and V behind its window for them.
-        wanted = mixer.num_kv_heads, mixer.head_dim, mixer.window
-        other, own = self.layers[source].mixer, None
-        if isinstance(other, AttentionSpec) and other.kv_from is None:
-            own = other.num_kv_heads, other.head_dim, other.window
-        if own != wanted:
-            raise ConfigError(
-                f"{reads}, which has none of its own with {wanted[0]} x {wanted[1]} and window "
-                f"{wanted[2]}"
-            )
 
     @property
     def num_layers(self) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
+
+Shape: TypeAlias = tuple[int, ...]
 
 
 @strict_config()
@@ -28,3 +30,8 @@ class NormSpec:
             raise ConfigError(f"eps of a norm is {self.eps}; it must not be negative")
         if self.bias and self.kind == "rms":
             raise ConfigError("a norm of kind rms has no bias; use kind layer")
+
+    def tensors(self, name: str, shape: Shape) -> dict[str, Shape]:
+        """Those of a norm of that name over so many elements."""
+        parts = ("weight", "bias") if self.bias else ("weight",)
+        return dict.fromkeys((f"{name}.{part}" for part in parts), shape)

@@ -224,9 +224,8 @@ def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = C
     if hint is Any:
         return value
     if _is_union(hint):
-        named = [option for option in inner if _is_kind(option, value)]
         failures = []
-        for option in named or inner:
+        for option in inner:
             try:
                 return check_value(label, value, option, error)
             except TrtspecError as e:
@@ -275,24 +274,33 @@ def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = C
             return str(value)
         if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
             return from_dict(hint, value, label)
+        if _has_kinds(hint) and isinstance(value, Mapping):
+            return from_dict(_of_kind(label, hint, value, error), value, label)
     else:
         raise TypeError(f"{label}: strict configs do not know the annotation {hint!r}")
     raise refusal
 
 
-def _is_kind(hint: Any, value: Any) -> bool:
-    """Whether a mapping names, by its ``kind``, the dataclass of a union that it is meant for: then
-    its faults are told in the words of that one."""
-    if not (dataclasses.is_dataclass(hint) and isinstance(hint, type)):
-        return False
-    kind = _hints(hint).get("kind")
-    return isinstance(value, Mapping) and value.get("kind") in typing.get_args(kind)
+def _has_kinds(hint: Any) -> bool:
+    """Whether it stands for several dataclasses, one for each `kind` (see `LayerPart`)."""
+    return isinstance(hint, type) and hasattr(hint, "kinds")
+
+
+def _of_kind(
+    label: str, hint: Any, value: Mapping[str, Any], error: type[TrtspecError]
+) -> type[Any]:
+    kind, kinds = value.get("kind"), hint.kinds()
+    if kind not in list(kinds):  # which may be anything
+        raise error(f"{label} is of kind {kind!r:.80}; supported: {', '.join(kinds)}")
+    found: type[Any] = kinds[kind]
+    return found
 
 
 def _container_of(hint: Any) -> tuple[type, ...]:
     origin = typing.get_origin(hint)
     if origin is tuple:
         return (list, tuple)
-    if (isinstance(origin, type) and issubclass(origin, Mapping)) or dataclasses.is_dataclass(hint):
+    is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
+    if is_mapping or dataclasses.is_dataclass(hint) or _has_kinds(hint):
         return (Mapping,)
     return ()

@@ -1,35 +1,53 @@
-"""Names the parts of a model's specs that no block runs; they are refused before anything is
-built."""
+"""From the parts of a layer's spec to the blocks that run them. What no block runs, and what no
+kernel computes on a device, is refused by name before anything is built."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
 
 from trtspec.config.feed_forwards.dense import DenseSpec
-from trtspec.config.feed_forwards.experts import ExpertsSpec
-from trtspec.config.layer import FeedForward, LayerSpec, Mixer
+from trtspec.config.layer import LayerSpec
+from trtspec.config.layer_part import LayerPart
 from trtspec.config.mixers.attention import AttentionSpec
-from trtspec.config.mixers.gated_delta import GatedDeltaSpec
-from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
-from trtspec.ops.moe import ACTIVATIONS as EXPERT_ACTIVATIONS
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.models.block import Block, Kernels
+from trtspec.models.feed_forwards.dense import DENSE
+from trtspec.models.feed_forwards.experts import MIXTURE
+from trtspec.models.mixers.attention import ATTENTION
+from trtspec.models.mixers.latent_attention import LATENT_ATTENTION
 
-MOST_KERNEL_HEAD = 256
-"""Elements of a head that the CUDA kernels of attention take."""
+BLOCKS: dict[type[LayerPart], Block] = {
+    block.spec: block for block in (ATTENTION, LATENT_ATTENTION, DENSE, MIXTURE)
+}
+"""All that there are: a new block is a name in this line."""
 
 
-def missing_blocks(config: ModelConfig) -> list[str]:
-    """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
-    found = dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec))
-    return list(dict.fromkeys((*found, *_of_model(config))))
+def make_mixer(spec: LayerSpec, hidden: int, dtype: torch.dtype, formats: NetworkFormats) -> Any:
+    """The block of a layer's mixer; all are called alike.
 
-
-def require_blocks(config: ModelConfig) -> None:
-    """Raises:
-    ConfigError: no block runs a part of the decoder; all such parts are named.
+    Raises:
+        ConfigError: no block runs a part of the layer.
     """
-    _refuse(missing_blocks(config), config.architecture)
+    require_layer(spec)
+    return BLOCKS[type(spec.mixer)].make(spec.mixer, hidden, dtype, formats=formats)
+
+
+def make_feed_forward(
+    spec: LayerSpec, hidden: int, dtype: torch.dtype, formats: NetworkFormats
+) -> Any:
+    """The block of a layer's feed-forward part; all are called alike.
+
+    Raises:
+        ConfigError: no block runs a part of the layer.
+    """
+    require_layer(spec)
+    assert spec.ffn is not None, "layers without one were refused"
+    return BLOCKS[type(spec.ffn)].make(spec.ffn, hidden, dtype, formats=formats)
 
 
 def attention_of(spec: LayerSpec) -> AttentionSpec:
@@ -39,71 +57,32 @@ def attention_of(spec: LayerSpec) -> AttentionSpec:
         ConfigError: see `require_layer`; or its mixer is another.
     """
     require_layer(spec)
-    if not isinstance(spec.mixer, AttentionSpec):
-        raise ConfigError(
-            f"a layer has a mixer of kind {spec.mixer.kind} where this version runs attention alone"
-        )
-    return spec.mixer
-
-
-def mixer_of(spec: LayerSpec) -> AttentionSpec | LatentAttentionSpec:
-    """The mixer of a layer of a language model that a block runs.
-
-    Raises:
-        ConfigError: see `require_layer`.
-    """
-    require_layer(spec)
-    assert isinstance(spec.mixer, AttentionSpec | LatentAttentionSpec), "others were refused"
-    return spec.mixer
-
-
-def feed_forward_of(spec: LayerSpec) -> FeedForward:
-    """The feed-forward part of a layer that a block runs.
-
-    Raises:
-        ConfigError: see `require_layer`.
-    """
-    require_layer(spec)
-    assert spec.ffn is not None, "layers without one were refused"
-    return spec.ffn
+    return AttentionSpec.of(spec.mixer)
 
 
 def dense_of(spec: LayerSpec) -> DenseSpec:
-    """The same, of a layer that must have a dense one.
+    """The feed-forward part of a layer that must have a dense one.
 
     Raises:
         ConfigError: see `require_layer`; or it has another part.
     """
-    ffn = feed_forward_of(spec)
-    if not isinstance(ffn, DenseSpec):
-        raise ConfigError(f"a layer has a part of kind {ffn.kind}, where only a dense one can be")
-    return ffn
+    require_layer(spec)
+    return DenseSpec.of(spec.ffn)
 
 
-def require_kernels(config: ModelConfig, device: str) -> None:
+def missing_blocks(config: ModelConfig) -> list[str]:
+    """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
+    found = dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec))
+    if all(spec.mixer.turn is None for spec in config.layers.specs):
+        found["no layer with rotary embedding"] = None
+    return list(found)
+
+
+def require_blocks(config: ModelConfig) -> None:
     """Raises:
-    ConfigError: a device, cpu or cuda, has no kernel of an op that the decoder calls.
+    ConfigError: no block runs a part of the decoder; all such parts are named.
     """
-    if device == "cpu":
-        return
-    for what in _without_kernels(config):
-        raise ConfigError(
-            f"{config.architecture} has {what} for {device} in this version; build it for a CPU "
-            "(--device cpu)"
-        )
-
-
-def _without_kernels(config: ModelConfig) -> Iterator[str]:
-    attentions = [m for m in _mixers(config) if isinstance(m, AttentionSpec)]
-    if len(attentions) < len(_mixers(config)):
-        yield "latent attention, whose op has no kernel"
-    if any(m.sinks for m in attentions):
-        yield "attention sinks, which no kernel of attention takes"
-    if any(isinstance(spec.ffn, ExpertsSpec) for spec in config.layers.specs):
-        yield "mixtures of experts, whose op has no kernel"
-    largest = max((m.head_dim for m in attentions), default=0)
-    if largest > MOST_KERNEL_HEAD:
-        yield f"heads of {largest} elements, while attention takes {MOST_KERNEL_HEAD} at most"
+    _refuse(missing_blocks(config), config.architecture)
 
 
 def require_layer(spec: LayerSpec) -> None:
@@ -113,54 +92,48 @@ def require_layer(spec: LayerSpec) -> None:
     _refuse(_of_layer(spec), "a layer")
 
 
-def _refuse(missing: Iterable[str], what: str) -> None:
-    parts = list(missing)
-    if parts:
+def require_kernels(config: ModelConfig, device: str) -> None:
+    """Raises:
+    ConfigError: a device, cpu or cuda, has no kernel of an op that the decoder calls.
+    """
+    for what in without_kernels(config, Kernels(device)):
         raise ConfigError(
-            f"{what} has {', '.join(parts)}, which this version does not run; it runs attention, "
-            "latent attention, dense feed-forward parts and mixtures of experts"
+            f"{config.architecture} has {what}, for which {device} has no kernel in this version; "
+            "build it for a CPU (--device cpu)"
         )
 
 
-def _of_model(config: ModelConfig) -> Iterator[str]:
-    if all(isinstance(m, AttentionSpec) and m.rope is None for m in _mixers(config)):
-        yield "no layer with rotary embedding"
+def without_kernels(config: ModelConfig, kernels: Kernels) -> Iterator[str]:
+    """What such kernels do not compute of a decoder, in words."""
+    for spec in config.layers.specs:
+        for part in (spec.mixer, spec.ffn):
+            block = BLOCKS.get(type(part))  # type: ignore[arg-type]
+            if block is not None:
+                yield from block.lacks(part, kernels)
 
 
-def _mixers(config: ModelConfig) -> list[Mixer]:
-    return [spec.mixer for spec in config.layers.specs]
+def _refuse(missing: Iterable[str], what: str) -> None:
+    parts = list(missing)
+    if parts:
+        *first, last = (spec.words for spec in BLOCKS)
+        raise ConfigError(
+            f"{what} has {', '.join(parts)}, which this version does not run; it runs "
+            f"{', '.join(first)} and {last}"
+        )
 
 
 def _of_layer(spec: LayerSpec) -> Iterator[str]:
-    yield from _of_mixer(spec.mixer)
-    yield from _of_ffn(spec.ffn)
+    yield from _of_part(spec.mixer)
+    if spec.ffn is None:
+        yield "layers without feed-forward"
+    else:
+        yield from _of_part(spec.ffn)
     if spec.parallel and (spec.per_layer is not None or spec.output_scale):
         yield "attention and feed-forward in parallel with per-layer embeddings or a scaled output"
     if spec.parallel and (spec.norm_place != "before" or spec.residual_scale != 1):
         yield "attention and feed-forward in parallel with norms behind them or scaled residuals"
 
 
-def _of_mixer(mixer: Mixer) -> Iterator[str]:
-    if isinstance(mixer, LatentAttentionSpec):
-        return
-    if not isinstance(mixer, AttentionSpec):
-        is_delta = isinstance(mixer, GatedDeltaSpec)
-        yield "the gated delta rule (linear attention)" if is_delta else "Mamba-2"
-        return
-    if mixer.qk_norm_over == "own" and mixer.qk_norm is not None and mixer.qk_norm.kind == "rms":
-        yield "RMS norms of queries and keys with weights for each head"
-    if mixer.gated:
-        yield "gated attention"
-
-
-def _of_ffn(ffn: FeedForward | None) -> Iterator[str]:
-    if ffn is None:
-        yield "layers without feed-forward"
-        return
-    if isinstance(ffn, ExpertsSpec):
-        if not ffn.gated:
-            yield "experts without a gate"
-        if ffn.activation not in EXPERT_ACTIVATIONS:
-            yield f"experts with the activation {ffn.activation}"
-        if ffn.beside is not None:
-            yield "a dense part beside experts"
+def _of_part(part: LayerPart) -> Iterator[str]:
+    block = BLOCKS.get(type(part))
+    return iter((part.words,)) if block is None else block.missing(part)

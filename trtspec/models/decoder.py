@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from trtspec.config.layer import LayerSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.feed_forward import make_feed_forward
-from trtspec.models.mixer import make_mixer
+from trtspec.models.block_map import make_feed_forward, make_mixer
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.per_layer import PerLayerPart
 from trtspec.models.rope import Rotation

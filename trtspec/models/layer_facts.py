@@ -14,22 +14,18 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from trtspec.config.feed_forwards.experts import ExpertsSpec
+from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer import LayerSpec
 from trtspec.config.layer_tensors import (
-    EXPERTS,
-    LATENT_UP,
     PER_LAYER,
-    Shape,
     is_matrix,
     layer_tensors,
 )
-from trtspec.config.mixers.attention import AttentionSpec
-from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.model import ModelConfig
+from trtspec.config.norm_spec import Shape
 from trtspec.formats.base import WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.block_map import mixer_of
+from trtspec.models.block_map import require_layer
 
 
 class Matrix(NamedTuple):
@@ -86,18 +82,21 @@ class KVCache:
 @dataclass(frozen=True)
 class LayerFacts:
     """tensors: shapes by name, see `layer_tensors`. cache: None of a layer that reads an earlier
-    one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None: it has none."""
+    one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None: it has none.
+    kept_float: see `LayerPart`."""
 
     tensors: Mapping[str, Shape]
     cache: KVCache | None
     window: int
     experts: ExpertSet | None = None
+    kept_float: frozenset[str] = frozenset()
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices that every row is multiplied with."""
+        kept = self.kept_float
         return tuple(
-            Matrix(shape[0], shape[1], name.removesuffix(".weight"), stays_float=name == LATENT_UP)
+            Matrix(shape[0], shape[1], name.removesuffix(".weight"), stays_float=name in kept)
             for name, shape in self.tensors.items()
             if is_matrix(name, shape) and not name.startswith(EXPERTS)
         )
@@ -135,18 +134,19 @@ def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> Layer
     Raises:
         ConfigError: no block runs it.
     """
-    mixer = mixer_of(spec)
+    require_layer(spec)
     tensors = MappingProxyType(layer_tensors(spec, hidden, width))
     cache: KVCache | None = None
-    if isinstance(mixer, LatentAttentionSpec):
-        cache = KVCache(1, mixer.kv_rank, mixer.rope_dim)
-    elif mixer.kv_from is None:
-        cache = KVCache(mixer.num_kv_heads, mixer.head_dim, mixer.head_dim)
-    return LayerFacts(tensors, cache, spec.window, _experts(spec, tensors))
+    if spec.mixer.buffers:
+        (heads, key), (_, value) = (buffer.shape for buffer in spec.mixer.buffers)
+        cache = KVCache(heads, key, value)
+    kept = spec.mixer.kept_float
+    return LayerFacts(tensors, cache, spec.window, _experts(spec, tensors), kept)
 
 
 def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
-    if not isinstance(spec.ffn, ExpertsSpec):
+    chosen, count = (0, 0) if spec.ffn is None else spec.ffn.choice
+    if not count:
         return None
     first = f"{EXPERTS}0."
     matrices = (
@@ -154,7 +154,7 @@ def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
         for name, shape in tensors.items()
         if name.startswith(first) and len(shape) == 2
     )
-    return ExpertSet(spec.ffn.num_experts, spec.ffn.top_k, tuple(matrices))
+    return ExpertSet(count, chosen, tuple(matrices))
 
 
 def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
@@ -169,8 +169,7 @@ def decoder_caches(config: ModelConfig) -> list[KVCache]:
 
 def cache_places(config: ModelConfig) -> list[int]:
     """For each layer, which one of `decoder_caches` it reads."""
-    mixers = (spec.mixer for spec in config.layers)
-    owners = [mixer.kv_from if isinstance(mixer, AttentionSpec) else None for mixer in mixers]
+    owners = [spec.mixer.kv_from for spec in config.layers]
     own = [layer for layer, source in enumerate(owners) if source is None]
     return [own.index(i if source is None else source) for i, source in enumerate(owners)]
 

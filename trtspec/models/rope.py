@@ -8,9 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.layer import Mixer
-from trtspec.config.mixers.attention import AttentionSpec
-from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.rope import RopeConfig
 from trtspec.errors import ConfigError
@@ -141,7 +138,7 @@ class LayerRotary(RotaryEmbedding):
     are those of the first such layer; ``others`` are those of layers that turn otherwise."""
 
     def __init__(self, config: ModelConfig) -> None:
-        turns = [_turn(spec.mixer) for spec in config.layers]
+        turns = [spec.mixer.turn for spec in config.layers]
         first, *others = dict.fromkeys(turn for turn in turns if turn is not None)
         super().__init__(config.ropes[first.rope], first.rotary_dim, first.interleaved)
         self.others = nn.ModuleList(
@@ -155,22 +152,6 @@ class LayerRotary(RotaryEmbedding):
         """What `forward` returns, for each layer; None where rows do not turn."""
         found = [self(positions), *(other(positions) for other in self.others)]
         return [None if table is None else found[table] for table in self._of_layer]
-
-
-class _Turn(NamedTuple):
-    """A table of ``ModelConfig.ropes``, and how a layer uses it."""
-
-    rope: int
-    rotary_dim: int
-    interleaved: bool
-
-
-def _turn(mixer: Mixer) -> _Turn | None:
-    if isinstance(mixer, LatentAttentionSpec):
-        return _Turn(mixer.rope, mixer.rope_dim, mixer.interleaved)
-    if not isinstance(mixer, AttentionSpec) or mixer.rope is None:
-        return None
-    return _Turn(mixer.rope, mixer.rotary_dim or mixer.head_dim, mixer.interleaved)
 
 
 def rotate(x: Tensor, rotation: Rotation | None) -> Tensor:

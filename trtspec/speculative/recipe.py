@@ -71,8 +71,8 @@ def decoder_sizes(target: ModelConfig) -> dict[str, int]:
     the target has no layer with plain attention or a dense feed-forward part: heads of 64 elements,
     8/3 of the hidden size."""
     hidden = target.hidden_size
-    attention = next((s.mixer for s in target.layers if isinstance(s.mixer, AttentionSpec)), None)
-    dense = next((s.ffn for s in target.layers if isinstance(s.ffn, DenseSpec)), None)
+    attention = next(filter(None, (AttentionSpec.maybe(s.mixer) for s in target.layers)), None)
+    dense = next(filter(None, (DenseSpec.maybe(s.ffn) for s in target.layers)), None)
     heads = max(1, hidden // _HEAD_DIM)
     return {
         "num_attention_heads": attention.num_heads if attention else heads,

@@ -89,10 +89,10 @@ def quantise_by_awq(
 def _require_known(config: ModelConfig, group_size: int) -> None:
     """ConfigError for layers or groups that it is not made for."""
     for spec in config.layers:
-        found = None
-        if not isinstance(spec.mixer, AttentionSpec):
+        mixer, ffn, found = AttentionSpec.maybe(spec.mixer), DenseSpec.maybe(spec.ffn), None
+        if mixer is None:
             found = "a mixer that is no plain attention"
-        elif not isinstance(spec.ffn, DenseSpec):
+        elif ffn is None:
             found = "a mixture of experts"
         elif spec.per_layer is not None:
             found = "per-layer embeddings"
@@ -101,11 +101,11 @@ def _require_known(config: ModelConfig, group_size: int) -> None:
                 f"--quantize awq: {config.architecture} has {found}, which it does not quantise; "
                 f"{_REMEDY}"
             )
-        assert isinstance(spec.mixer, AttentionSpec) and isinstance(spec.ffn, DenseSpec)
+        assert mixer is not None and ffn is not None
         sizes = {
             config.hidden_size,
-            spec.mixer.num_heads * spec.mixer.head_dim,
-            spec.ffn.intermediate_size,
+            mixer.num_heads * mixer.head_dim,
+            ffn.intermediate_size,
         }
         for size in sorted(sizes):
             if not group_size or size % group_size:
@@ -126,11 +126,11 @@ def quantised_layers(
     floats: dict[str, Tensor] = {}
     for i, spec in enumerate(checkpoint.config.layers):
         at = f"layers.{i}."
-        assert isinstance(spec.ffn, DenseSpec)
+        ffn = DenseSpec.of(spec.ffn)
         outputs: dict[str, Tensor] = {}
-        if spec.ffn.gated:
+        if ffn.gated:
             outputs["mlp.up"] = factors[f"{at}mlp.down"]
-            if spec.ffn.bias:
+            if ffn.bias:
                 name = f"{at}mlp.up.bias"
                 floats[name] = tensors[name].float() * outputs["mlp.up"]
         own = {name.removeprefix(at): f for name, f in factors.items() if name.startswith(at)}
@@ -140,7 +140,7 @@ def quantised_layers(
             if norm is not None:
                 scaled, by = _scaled_norm(tensors[f"{at}{norm}.weight"], by, spec.norm.one_plus)
                 floats[f"{at}{norm}.weight"], inputs = scaled, None
-            elif name == "mlp.down" and spec.ffn.gated:
+            elif name == "mlp.down" and ffn.gated:
                 inputs = None
             parent, _, last = name.rpartition(".")
             for part in (f"{parent}.{each}" for each in FUSED.get(last, (last,))):

@@ -23,10 +23,10 @@ from trtspec.backends.tensorrt.paged_modules import (
     PagedPass,
     PagedVerify,
 )
-from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
-from trtspec.models.block_map import MOST_KERNEL_HEAD
+from trtspec.models.block import Kernels
+from trtspec.models.block_map import without_kernels
 from trtspec.models.rows import PackedRows
 from trtspec.models.signature import Signature, feature_signature, verify_signature
 from trtspec.ops.sampling import SamplingColumns
@@ -51,15 +51,7 @@ def lower_paged(engine: EngineShape, network: NetworkShape, part: Part) -> Graph
 
 
 def _beyond_plugin(part: Part) -> Iterator[str]:
-    for layer in _decoder(part).layers.specs:
-        if not isinstance(layer.mixer, AttentionSpec):
-            yield "latent attention"
-        elif layer.mixer.sinks:
-            yield "attention sinks"
-        elif layer.mixer.kv_from is not None:
-            yield "layers that read K and V of an earlier one"
-        elif layer.mixer.head_dim > MOST_KERNEL_HEAD:
-            yield f"heads of {layer.mixer.head_dim} elements (up to {MOST_KERNEL_HEAD})"
+    yield from without_kernels(_decoder(part), Kernels.PLUGINS)
     if any(kind.is_causal for kind in part.masks):
         yield "blocks in which no row sees a later one"
 

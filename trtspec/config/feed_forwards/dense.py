@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from trtspec.config.feed_forwards.base import FeedForwardSpec
 from trtspec.config.layer_part import check_sizes
+from trtspec.config.norm_spec import Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
@@ -14,12 +17,14 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
 
 @strict_config()
 @dataclass(frozen=True)
-class DenseSpec:
+class DenseSpec(FeedForwardSpec):
     """``down(act(gate(x)) * up(x))``, or without ``gated`` ``down(act(up(x)))``.
 
     intermediate_size: width between, in elements. activation: one of `ACTIVATIONS`. bias: of all
     its matrices. Raises ConfigError for a size or an activation that is none.
     """
+
+    words: ClassVar[str] = "dense feed-forward parts"
 
     intermediate_size: int
     activation: str = "silu"
@@ -30,6 +35,21 @@ class DenseSpec:
     def __post_init__(self) -> None:
         check_sizes(self, "intermediate_size")
         check_activation(self.activation)
+
+    def tensors(self, hidden: int) -> Iterator[tuple[str, Shape]]:
+        """See `FeedForwardSpec.tensors`."""
+        return self.at("mlp.", hidden)
+
+    def at(self, place: str, hidden: int) -> Iterator[tuple[str, Shape]]:
+        """The same, with ``place`` before the names."""
+        inner = self.intermediate_size
+        for part in ("gate", "up") if self.gated else ("up",):
+            yield f"{place}{part}.weight", (inner, hidden)
+            if self.bias:
+                yield f"{place}{part}.bias", (inner,)
+        yield f"{place}down.weight", (hidden, inner)
+        if self.bias:
+            yield f"{place}down.bias", (hidden,)
 
 
 def check_activation(name: str) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from trtspec.config.feed_forwards.base import FeedForwardSpec
 from trtspec.config.feed_forwards.dense import DenseSpec, check_activation
 from trtspec.config.layer_part import check_sizes
+from trtspec.config.norm_spec import Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
+
+EXPERTS = "mlp.experts."
+"""Behind a layer's name: what tensors of its experts begin with, before the expert's number."""
 
 
 @strict_config()
 @dataclass(frozen=True)
-class ExpertsSpec:
+class ExpertsSpec(FeedForwardSpec):
     """A mixture of experts: each row goes through the ``top_k`` of ``num_experts`` that a router
     chooses, which are `DenseSpec`s of ``intermediate_size``, and the sum is taken by its weights.
 
@@ -28,6 +34,8 @@ class ExpertsSpec:
 
     Raises ConfigError when fields contradict each other.
     """
+
+    words: ClassVar[str] = "mixtures of experts"
 
     num_experts: int
     top_k: int
@@ -72,3 +80,23 @@ class ExpertsSpec:
     def expert(self) -> DenseSpec:
         """One of the experts."""
         return DenseSpec(self.intermediate_size, self.activation, self.gated, self.bias)
+
+    @property
+    def choice(self) -> tuple[int, int]:
+        """See `FeedForwardSpec.choice`."""
+        return self.top_k, self.num_experts
+
+    def tensors(self, hidden: int) -> Iterator[tuple[str, Shape]]:
+        """See `FeedForwardSpec.tensors`."""
+        count = self.num_experts
+        yield "mlp.router.scores.weight", (count, hidden)
+        if self.router_bias:
+            yield "mlp.router.scores.bias", (count,)
+        if self.choice_bias:
+            yield "mlp.router.choice_bias", (count,)
+        if self.shared_size:
+            yield from DenseSpec(self.shared_size).at("mlp.shared.", hidden)
+        if self.shared_gate:
+            yield "mlp.shared_gate.weight", (1, hidden)
+        for expert in range(count):
+            yield from self.expert.at(f"{EXPERTS}{expert}.", hidden)

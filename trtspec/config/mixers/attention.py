@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from trtspec.config.norm_spec import NormSpec
+from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.mixers.base import MixerSpec, Turn
+from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
 
 @strict_config()
 @dataclass(frozen=True)
-class AttentionSpec:
+class AttentionSpec(MixerSpec):
     """Sizes are in elements.
 
     window: newest tokens that a row sees, its own included; 0: all. rope: its table among
@@ -28,6 +32,8 @@ class AttentionSpec:
 
     Raises ConfigError when fields contradict each other.
     """
+
+    words: ClassVar[str] = "attention"
 
     num_heads: int
     num_kv_heads: int
@@ -72,3 +78,74 @@ class AttentionSpec:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} is {value}; it must be above 0")
+
+    @property
+    def turn(self) -> Turn | None:
+        """See `MixerSpec.turn`."""
+        if self.rope is None:
+            return None
+        return Turn(self.rope, self.rotary_dim or self.head_dim, self.interleaved)
+
+    @property
+    def buffers(self) -> tuple[CacheBuffer, ...]:
+        """See `MixerSpec.buffers`: keys, then values."""
+        if self.kv_from is not None:
+            return ()
+        row = self.num_kv_heads, self.head_dim
+        return CacheBuffer("k", row), CacheBuffer("v", row)
+
+    def qk_norm_shape(self, heads: int) -> Shape:
+        """Of the weights of a norm over so many heads of queries or keys."""
+        size = self.head_dim
+        return {"head": (size,), "all": (heads * size,), "own": (heads, size)}[self.qk_norm_over]
+
+    def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
+        """See `MixerSpec.tensors`."""
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        rows = {"q": 2 * queries if self.gated else queries}
+        if self.kv_from is None:
+            rows |= {"k": keys} if self.values_are_keys else {"k": keys, "v": keys}
+        for part, size in rows.items():
+            yield f"attn.{part}.weight", (size, width)
+            if self.bias:
+                yield f"attn.{part}.bias", (size,)
+        yield "attn.o.weight", (hidden, queries)
+        if self.output_bias:
+            yield "attn.o.bias", (hidden,)
+        if self.sinks:
+            yield "attn.sinks", (self.num_heads,)
+        if self.qk_norm is not None:
+            for part, heads in (("q", self.num_heads), ("k", self.num_kv_heads)):
+                if part in rows:
+                    shape = self.qk_norm_shape(heads)
+                    yield from self.qk_norm.tensors(f"attn.{part}_norm", shape).items()
+
+    def check_in(self, index: int, mixers: Sequence[MixerSpec], num_ropes: int) -> None:
+        """See `MixerSpec.check_in`."""
+        super().check_in(index, mixers, num_ropes)
+        source = self.kv_from
+        if source is None:
+            return
+        reads = f"layer {index} reads K and V of layer {source} (kv_from)"
+        if not 0 <= source < index:
+            raise ConfigError(f"{reads}, which must be one of the {index} before it")
+        # Readers see as far as their source: nothing keeps K and V behind its window for them.
+        wanted = self.num_kv_heads, self.head_dim, self.window
+        other, own = AttentionSpec.maybe(mixers[source]), None
+        if other is not None and other.kv_from is None:
+            own = other.num_kv_heads, other.head_dim, other.window
+        if own != wanted:
+            raise ConfigError(
+                f"{reads}, which has none of its own with {wanted[0]} x {wanted[1]} and window "
+                f"{wanted[2]}"
+            )
+
+    def as_stored(self, has: Callable[[str], bool], norm: NormSpec) -> AttentionSpec:
+        """See `MixerSpec.as_stored`."""
+        return dataclasses.replace(
+            self,
+            bias=has("attn.q.bias"),
+            output_bias=has("attn.o.bias"),
+            qk_norm=norm if has("attn.q_norm.weight") else None,
+            window=0,
+        )

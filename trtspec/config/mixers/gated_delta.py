@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trtspec.config.layer_part import check_sizes
+from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
@@ -13,7 +14,7 @@ from trtspec.errors import ConfigError
 
 @strict_config()
 @dataclass(frozen=True)
-class GatedDeltaSpec:
+class GatedDeltaSpec(MixerSpec):
     """The gated delta rule (arXiv 2412.06464): a state ``[value heads, key_dim, value_dim]``.
 
     num_key_heads: heads of q and k; num_value_heads: of v, a multiple. conv_width: newest rows that
@@ -21,6 +22,8 @@ class GatedDeltaSpec:
 
     Raises ConfigError when fields contradict each other.
     """
+
+    words: ClassVar[str] = "the gated delta rule (linear attention)"
 
     num_key_heads: int
     num_value_heads: int

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from trtspec.config.norm_spec import NormSpec
+from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.mixers.base import MixerSpec, Turn
+from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
+
+UP = "attn.kv_b.weight"
+"""Behind a layer's name: what makes keys and values of latents."""
 
 
 @strict_config()
 @dataclass(frozen=True)
-class LatentAttentionSpec:
+class LatentAttentionSpec(MixerSpec):
     """MLA (DeepSeek-V2, arXiv 2405.04434): a cache holds, for all heads, one latent of ``kv_rank``
     elements and one rotated key of ``rope_dim`` a token. Sizes are in elements.
 
@@ -24,6 +30,9 @@ class LatentAttentionSpec:
 
     Raises ConfigError for sizes that are none.
     """
+
+    words: ClassVar[str] = "latent attention"
+    kept_float: ClassVar[frozenset[str]] = frozenset({UP})
 
     num_heads: int
     kv_rank: int
@@ -53,3 +62,34 @@ class LatentAttentionSpec:
             raise ConfigError(f"rope_dim is {self.rope_dim}; rotary embedding needs an even number")
         if self.scale is not None and not self.scale > 0:
             raise ConfigError(f"scale is {self.scale}; it must be above 0")
+
+    @property
+    def turn(self) -> Turn:
+        """See `MixerSpec.turn`."""
+        return Turn(self.rope, self.rope_dim, self.interleaved)
+
+    @property
+    def buffers(self) -> tuple[CacheBuffer, ...]:
+        """See `MixerSpec.buffers`: the normed latents and the rotated keys, of one head that all
+        share."""
+        return CacheBuffer("latent", (1, self.kv_rank)), CacheBuffer("key", (1, self.rope_dim))
+
+    def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
+        """See `MixerSpec.tensors`."""
+        queries = self.num_heads * self.query_dim
+        down = {"kv_a": self.kv_rank + self.rope_dim}
+        if self.q_rank is None:
+            yield "attn.q.weight", (queries, width)
+        else:
+            down["q_a"] = self.q_rank
+            yield from self.norm.tensors("attn.q_a_norm", (self.q_rank,)).items()
+            yield "attn.q_b.weight", (queries, self.q_rank)
+        for part, size in down.items():
+            yield f"attn.{part}.weight", (size, width)
+            if self.bias:
+                yield f"attn.{part}.bias", (size,)
+        yield from self.norm.tensors("attn.kv_a_norm", (self.kv_rank,)).items()
+        yield UP, (self.num_heads * (self.plain_dim + self.value_dim), self.kv_rank)
+        yield "attn.o.weight", (hidden, self.num_heads * self.value_dim)
+        if self.output_bias:
+            yield "attn.o.bias", (hidden,)

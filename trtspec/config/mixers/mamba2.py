@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trtspec.config.layer_part import check_sizes
+from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
@@ -13,7 +14,7 @@ from trtspec.errors import ConfigError
 
 @strict_config()
 @dataclass(frozen=True)
-class Mamba2Spec:
+class Mamba2Spec(MixerSpec):
     """Mamba-2 (arXiv 2405.21060): a state ``[num_heads, head_dim, state_size]``.
 
     num_groups: groups of heads that share B and C. conv_width: newest rows that the convolution
@@ -22,6 +23,8 @@ class Mamba2Spec:
 
     Raises ConfigError when fields contradict each other.
     """
+
+    words: ClassVar[str] = "Mamba-2"
 
     num_heads: int
     head_dim: int

@@ -9,6 +9,7 @@ from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.activations import activate, activate_gated
+from trtspec.models.block import Block
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm
 
@@ -50,3 +51,6 @@ class DenseFeedForward(nn.Module):
             inner = activate_gated(self.activation, inner)
         out: Tensor = self.down(inner, residual=residual)
         return out
+
+
+DENSE = Block(DenseSpec, DenseFeedForward)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from trtspec.formats.base import ExpertLayers, Mixture, Rounding, WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS, floats_beside
 from trtspec.formats.stored import StoredWeight
+from trtspec.models.block import Block, Kernels
 from trtspec.models.feed_forwards.dense import DenseFeedForward
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm
-from trtspec.ops.moe import Gating
+from trtspec.ops.moe import ACTIVATIONS, Gating
 
 _TINY = 1e-20  # added to a sum of sigmoids, as DeepSeek does
 
@@ -175,3 +176,20 @@ class Experts(nn.Module):
         chosen, weights = self.router(x)
         mixture = Mixture(up.layers, down.layers, self.inner, self.gating)
         return self.format.mixture(mixture, x, chosen, weights, residual)
+
+
+def _missing(spec: ExpertsSpec) -> Iterator[str]:
+    if not spec.gated:
+        yield "experts without a gate"
+    if spec.activation not in ACTIVATIONS:
+        yield f"experts with the activation {spec.activation}"
+    if spec.beside is not None:
+        yield "a dense part beside experts"
+
+
+def _lacks(spec: ExpertsSpec, kernels: Kernels) -> Iterator[str]:
+    if kernels is Kernels.CUDA:
+        yield spec.words
+
+
+MIXTURE = Block(ExpertsSpec, Experts, _missing, _lacks)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.layer_tensors import qk_norm_shape
 from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
+from trtspec.models.block import Block, Kernels
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, UnweightedRMSNorm, make_norm
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Rows, Scoring
+
+MOST_HEAD = 256
+"""Elements of a head that the CUDA kernels of attention take."""
 
 
 def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
     """The norms of queries and of keys, where the layer has them: of `qk_norm_shape`."""
     if spec.qk_norm is None:
         return None, None
-    shapes = (qk_norm_shape(spec, heads) for heads in (spec.num_heads, spec.num_kv_heads))
+    shapes = (spec.qk_norm_shape(heads) for heads in (spec.num_heads, spec.num_kv_heads))
     queries, keys = (make_norm(spec.qk_norm, shape, dtype) for shape in shapes)
     return queries, keys if spec.kv_from is None else None
 
@@ -115,3 +120,24 @@ class Attention(nn.Module):
         if self.v_norm is not None:
             v = self.v_norm(v)
         return rows.attend(q, k, v, rotation, k_cache, v_cache, scoring)
+
+
+def _missing(spec: AttentionSpec) -> Iterator[str]:
+    if spec.qk_norm_over == "own" and spec.qk_norm is not None and spec.qk_norm.kind == "rms":
+        yield "RMS norms of queries and keys with weights for each head"
+    if spec.gated:
+        yield "gated attention"
+
+
+def _lacks(spec: AttentionSpec, kernels: Kernels) -> Iterator[str]:
+    if kernels is Kernels.CPU:
+        return
+    if spec.sinks:
+        yield "attention sinks"
+    if kernels is Kernels.PLUGINS and spec.kv_from is not None:
+        yield "layers that read K and V of an earlier one"
+    if spec.head_dim > MOST_HEAD:
+        yield f"heads of {spec.head_dim} elements (up to {MOST_HEAD})"
+
+
+ATTENTION = Block(AttentionSpec, Attention, _missing, _lacks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
+from trtspec.models.block import Block, Kernels
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.rope import Rotation
@@ -126,3 +129,11 @@ def _products(x: Tensor, weight: Tensor) -> Tensor:
     if torch.onnx.is_in_onnx_export():
         return (x.transpose(0, 1) @ weight).transpose(0, 1)
     return head_products(x, weight)
+
+
+def _lacks(spec: LatentAttentionSpec, kernels: Kernels) -> Iterator[str]:
+    if kernels is not Kernels.CPU:
+        yield spec.words
+
+
+LATENT_ATTENTION = Block(LatentAttentionSpec, LatentAttention, lacks=_lacks)

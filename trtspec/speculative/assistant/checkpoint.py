@@ -77,14 +77,13 @@ def _sources(hf: HfConfig, body: ModelConfig, target: ModelConfig) -> tuple[int,
     V."""
     found = []
     for index, spec in enumerate(body.layers):
-        own = spec.mixer
-        assert isinstance(own, AttentionSpec), "other mixers have no K and V to read"
+        own = AttentionSpec.of(spec.mixer)  # other mixers have no K and V to read
         alike = [
-            (layer, each.mixer)
+            (layer, source)
             for layer, each in enumerate(target.layers)
-            if isinstance(each.mixer, AttentionSpec)
-            and each.mixer.kv_from is None
-            and bool(each.mixer.window) == bool(own.window)
+            if (source := AttentionSpec.maybe(each.mixer)) is not None
+            and source.kv_from is None
+            and bool(source.window) == bool(own.window)
         ]
         if not alike:
             what = "a window" if own.window else "full attention"

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.block_map import attention_of, require_blocks
+from trtspec.models.block_map import attention_of, make_feed_forward, require_blocks
 from trtspec.models.causal_lm import capped
 from trtspec.models.embedding import rounded_scale
-from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.layer_facts import Matrix, Read, decoder_matrices
 from trtspec.models.linear import Linear
 from trtspec.models.mixers.attention import make_qk_norms, norm_heads

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.block_map import attention_of, require_blocks
+from trtspec.models.block_map import attention_of, make_feed_forward, require_blocks
 from trtspec.models.decoder import DecoderLayer
-from trtspec.models.feed_forward import make_feed_forward
 from trtspec.models.layer_facts import Matrix, Read, layer_facts
 from trtspec.models.linear import Linear
 from trtspec.models.mixers.attention import Attention

@@ -20,12 +20,12 @@ from checkpoint_converters.draft_vocabulary import cut_head
 from checkpoint_converters.families.registry import names_of
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.hf_decoder import HF_DECODER
 from checkpoint_converters.names import match
 from checkpoint_converters.quantised.folded import fold
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
-from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.draft_reader import DraftReader
@@ -208,13 +208,8 @@ def _layer(last: LayerSpec, places: Places, headers: Headers) -> LayerSpec:
         return places.name(LAYER + common) in headers
 
     layer, gate = last, headers.get(places.name(GATE))
-    if isinstance(layer.mixer, AttentionSpec):
-        layer = layer.with_mixer(
-            bias=has("self_attn.q_proj.bias"),
-            output_bias=has("self_attn.o_proj.bias"),
-            qk_norm=layer.norm if has("self_attn.q_norm.weight") else None,
-            window=0,
-        )
+    mixer = layer.mixer.as_stored(lambda name: has(HF_DECODER.in_layer(name)), layer.norm)
+    layer = dataclasses.replace(layer, mixer=mixer)
     if gate is not None and layer.ffn is not None:
         dense = DenseSpec(gate.shape[0], layer.ffn.activation, bias=has("mlp.gate_proj.bias"))
         layer = dataclasses.replace(layer, ffn=dense)
