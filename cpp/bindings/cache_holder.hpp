@@ -13,7 +13,7 @@
 
 using SharedCache = std::shared_ptr<trtspec::KVCache>;
 
-// What Python gives to other calls in place of a cache; see tree_holder.hpp.
+// What Python gives to other calls in place of a cache; see drafts_holder.hpp.
 inline const SharedCache& cache_at(int64_t address) {
   return *reinterpret_cast<const SharedCache*>(address);
 }

@@ -37,3 +37,9 @@ inline DescribedDrafts described(trtspec::DraftBatch drafts) {
 inline const trtspec::DraftBatch& drafts_at(int64_t address) {
   return *reinterpret_cast<const trtspec::DraftBatch*>(address);
 }
+
+// Of what takes or gives drafts; only once their class is registered.
+void register_ngram(torch::Library& library);
+void register_packing(torch::Library& library);
+void register_row_sampler(torch::Library& library);
+void register_suffix(torch::Library& library);

@@ -14,7 +14,7 @@ struct SequenceHolder : torch::CustomClassHolder {
   trtspec::Sequence sequence;
 };
 
-// What Python gives to other calls in place of a sequence; see tree_holder.hpp.
+// What Python gives to other calls in place of a sequence; see drafts_holder.hpp.
 inline trtspec::Sequence& sequence_at(int64_t address) {
   return *reinterpret_cast<trtspec::Sequence*>(address);
 }

@@ -1,13 +1,13 @@
-// NgramIndex as torch sees it. Sizes that do not fit come to Python as ValueError.
+// NgramIndexes as torch sees them. Sizes that do not fit come to Python as ValueError.
 #include <torch/custom_class.h>
 #include <torch/library.h>
-#include <trtspec/ngram_index.hpp>
+#include <trtspec/ngram_indexes.hpp>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "tree_holder.hpp"
+#include "drafts_holder.hpp"
 
 namespace {
 
@@ -17,34 +17,37 @@ int32_t narrowed(int64_t value) {
   return int32_t(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX));
 }
 
-struct IndexHolder : torch::CustomClassHolder {
-  IndexHolder(int64_t min_ngram, int64_t max_ngram)
-      : index(narrowed(min_ngram), narrowed(max_ngram)) {}
+struct IndexesHolder : torch::CustomClassHolder {
+  IndexesHolder(int64_t min_ngram, int64_t max_ngram)
+      : indexes(narrowed(min_ngram), narrowed(max_ngram)) {}
 
-  int64_t size() { return index.size(); }
-  void extend(const Ints& tokens) { index.extend(tokens); }
-  Ints propose(int64_t count) { return index.propose(count); }
-  // Takes in `tokens`, and then proposes a chain of at most `count` nodes, of which none carries one
-  // of `unwanted`.
-  Described draft(const Ints& tokens, int64_t count, const Ints& unwanted) {
-    index.extend(tokens);
-    Ints proposed = index.propose(count);
-    proposed.erase(std::find_first_of(proposed.begin(), proposed.end(), unwanted.begin(),
-                                      unwanted.end()),
-                   proposed.end());
-    return described(trtspec::TokenTree::chain(std::move(proposed)));
+  // Of each item of a step its request, the new tokens of its text and how many nodes it may have;
+  // with 0 it is not looked at.
+  DescribedDrafts draft(const Ints& requests, const std::vector<Ints>& tokens, const Ints& counts,
+                        const std::vector<Ints>& ends) {
+    const size_t size = requests.size();
+    TORCH_CHECK(tokens.size() == size && counts.size() == size && ends.size() == size,
+                "n-gram: one of each is needed for ", size, " requests");
+    trtspec::DraftBatch drafts;
+    for (size_t i = 0; i < size; ++i) {
+      if (counts[i] > 0) {
+        indexes.draft(requests[i], tokens[i], counts[i], ends[i], drafts);
+      } else {
+        drafts.append();
+      }
+    }
+    return described(std::move(drafts));
   }
+  void release(int64_t request) { indexes.release(request); }
 
-  trtspec::NgramIndex index;
+  trtspec::NgramIndexes indexes;
 };
 
 }  // namespace
 
 void register_ngram(torch::Library& library) {
-  library.class_<IndexHolder>("NgramIndex")
+  library.class_<IndexesHolder>("NgramIndexes")
       .def(torch::init<int64_t, int64_t>())
-      .def("size", &IndexHolder::size)
-      .def("extend", &IndexHolder::extend)
-      .def("propose", &IndexHolder::propose)
-      .def("draft", &IndexHolder::draft);
+      .def("draft", &IndexesHolder::draft)
+      .def("release", &IndexesHolder::release);
 }

@@ -9,7 +9,6 @@
 
 #include "drafts_holder.hpp"
 #include "sequence_holder.hpp"
-#include "tree_holder.hpp"
 
 namespace {
 

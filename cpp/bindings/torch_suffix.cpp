@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tree_holder.hpp"
+#include "drafts_holder.hpp"
 
 namespace {
 
@@ -82,20 +82,25 @@ struct Cache : torch::CustomClassHolder {
     }
     return drafts;
   }
-  // Trees of the drafts: see SuffixDraft::tree.
-  std::vector<Described> draft(const Ints& requests, const Ints& max_nodes,
-                               const std::vector<Ints>& unwanted, const Ints& max_depths,
-                               double factor, double offset, double min_prob, bool tree) {
+  // Of each item of a step its request and how many nodes it may have; with 0 the request is not
+  // looked at. See SuffixDraft::append_to.
+  DescribedDrafts draft(const Ints& requests, const Ints& max_nodes, const std::vector<Ints>& ends,
+                        const Ints& max_depths, double factor, double offset, double min_prob,
+                        bool tree) {
     const size_t count = requests.size();
-    TORCH_CHECK(max_nodes.size() == count && unwanted.size() == count && max_depths.size() == count,
+    TORCH_CHECK(max_nodes.size() == count && ends.size() == count && max_depths.size() == count,
                 "suffix: one of each is needed for ", count, " requests");
-    std::vector<Described> trees;
+    trtspec::DraftBatch drafts;
     for (size_t i = 0; i < count; ++i) {
+      if (max_nodes[i] <= 0) {
+        drafts.append();
+        continue;
+      }
       const SuffixDraft found = cache.speculate(
           requests[i], options_of(max_nodes[i], factor, offset, min_prob, tree));
-      trees.push_back(described(found.tree(unwanted[i], max_depths[i])));
+      found.append_to(drafts, {ends[i], max_depths[i], max_nodes[i]});
     }
-    return trees;
+    return described(std::move(drafts));
   }
   void stop(int64_t request) { cache.stop(request); }
   bool evict(int64_t request) { return cache.evict(request); }

@@ -223,12 +223,12 @@ double SuffixTree::Impl::grow_tree(Place place, std::int64_t k, double min_prob,
   }
 }
 
-TokenTree SuffixDraft::tree(std::span<const std::int64_t> unwanted, std::int64_t max_depth) const {
+void SuffixDraft::append_to(DraftBatch& drafts, const DraftCut& cut) const {
   const auto trust = static_cast<float>(match_len / (match_len + 1.0));
   std::vector<float> scores;
   for (const double prob : probs) scores.push_back(std::log(static_cast<float>(prob) * trust));
-  const TokenTree whole({tokens.begin(), tokens.end()}, parents);
-  return whole.best(scores, unwanted, max_depth, whole.size());
+  const std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
+  drafts.append_best({ids, parents, scores}, cut);
 }
 
 }  // namespace trtspec

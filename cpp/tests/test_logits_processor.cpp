@@ -4,16 +4,16 @@
 #include <limits>
 #include <random>
 #include <trtspec/logits_processor.hpp>
-#include <trtspec/token_tree.hpp>
 #include <vector>
 
 #include "check.hpp"
+#include "trees.hpp"
 
 namespace {
 
 using trtspec::LogitsOptions;
 using trtspec::LogitsProcessor;
-using trtspec::TokenTree;
+using trtspec::test::Tree;
 using Tokens = std::vector<std::int64_t>;
 using Logits = std::vector<float>;
 
@@ -21,7 +21,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kVocab = 6;
 
 Logits applied(const LogitsOptions& options, const Tokens& text, std::int64_t num_prompt_tokens,
-               const Tokens& ends, Logits logits, const TokenTree& tree = {}) {
+               const Tokens& ends, Logits logits, const Tree& tree = {}) {
   LogitsProcessor processor(options, ends, num_prompt_tokens);
   processor.extend(text);
   processor.apply(tree, logits.data(), kVocab);
@@ -41,7 +41,7 @@ void penalties_by_hand() {
   const Logits both = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   const Logits found = applied({.repetition_penalty = 2.0, .presence_penalty = 0.5,
                                 .frequency_penalty = 0.25},
-                               text, 2, {}, both, TokenTree({4, 2}, {-1, 0}));
+                               text, 2, {}, both, Tree{{4, 2}, {-1, 0}});
   CHECK((found == Logits{0.5f, 0.5f, -0.5f, -0.25f, 1.0f, 1.0f,     //
                          0.5f, 0.5f, -0.5f, -0.25f, -0.25f, 1.0f,   //
                          0.5f, 0.5f, -0.75f, -0.25f, -0.25f, 1.0f}));
@@ -58,7 +58,7 @@ void biases_and_bans_by_hand() {
   CHECK((applied({.bad_words = {{1, 2, 3}}}, {2, 2}, 1, {}, logits) == logits));
   // Two more tokens must come before 4 may end the text; one of them is drafted.
   const Logits two(12, 1.0f);
-  const TokenTree tree = TokenTree::chain({0});
+  const Tree tree{{0}, {-1}};
   CHECK((applied({.min_tokens = 3}, {1, 2}, 1, {4, 99}, two, tree) ==
          Logits{1, 1, 1, 1, kNever, 1, 1, 1, 1, 1, kNever, 1}));
   CHECK((applied({.min_tokens = 2}, {1, 2}, 1, {4}, two, tree) ==
@@ -91,8 +91,8 @@ void rows_are_those_of_their_text() {
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       parents.push_back(std::int32_t(random() % (i + 1)) - 1);
     }
-    const TokenTree tree(nodes, parents);
-    Logits logits(std::size_t(1 + tree.size()) * kVocab);
+    const Tree tree{nodes, parents};
+    Logits logits(std::size_t(1 + tree.view().size()) * kVocab);
     for (float& logit : logits) logit = std::uniform_real_distribution<float>(-4, 4)(random);
 
     LogitsProcessor processor(options, ends, num_prompt_tokens);
@@ -100,7 +100,7 @@ void rows_are_those_of_their_text() {
     processor.extend(text);
     Logits found = logits;
     processor.apply(tree, found.data(), kVocab);
-    for (std::int64_t row = 0; row <= tree.size(); ++row) {
+    for (std::int64_t row = 0; row <= tree.view().size(); ++row) {
       Tokens own = text;
       for (const std::int32_t node : tree.view().path(row - 1)) own.push_back(nodes[std::size_t(node)]);
       const auto first = std::ptrdiff_t(row * kVocab);

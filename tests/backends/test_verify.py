@@ -42,7 +42,8 @@ def questions(fed: Sequence[Fed], temperature: float) -> Questions:
     """What the sampler asks, of requests with seeds of their own."""
     judged = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
     counts = [1 + len(tree) for _, tree in judged]
-    rows = np.concatenate([tree.rows for _, tree in judged], axis=1)
+    parents = np.concatenate([tree.row_parents() for _, tree in judged])
+    depths = np.concatenate([(0, *tree.depths) for _, tree in judged])
     seeds = np.repeat([7 * number + 1 for number, _ in judged], counts)
     total = sum(counts)
     columns = SamplingColumns(
@@ -52,11 +53,11 @@ def questions(fed: Sequence[Fed], temperature: float) -> Questions:
         torch.zeros(total),
         torch.from_numpy(seeds),
         torch.zeros(total, dtype=torch.int64),
-        torch.from_numpy(rows[2] + 3),
+        torch.from_numpy(depths + 3),
     )
     return Questions(
         columns,
-        torch.from_numpy(rows[1].astype(np.int32)),
+        torch.from_numpy(parents),
         torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32),
     )
 
@@ -95,7 +96,7 @@ class Pair:
         logits, hidden = inside.target(self.eager).forward(self.packed(self.eager, fed))
         columns, parents, row_start = asked
         sampled = sample(logits, *columns)
-        drafted = torch.cat([torch.from_numpy(tree.rows[0].copy()) for tree in judged_trees(fed)])
+        drafted = torch.tensor([token for tree in judged_trees(fed) for token in (0, *tree.tokens)])
         return logits, hidden, Judgement(sampled, *accept(sampled, drafted, parents, row_start))
 
     def check(self, fed: Sequence[Fed], temperature: float) -> None:

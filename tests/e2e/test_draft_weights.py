@@ -22,7 +22,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats import drafts
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.options import parse_speculative_config
 
 from ..checkpoints.tiny_gguf import random_tensor, tiny
@@ -46,13 +46,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def proposed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """All tokens that rollouts propose."""
     seen: set[int] = set()
-    best_of: Callable[..., list[TokenTree]] = TokenTree.best_of
+    cut: Callable[..., DraftBatch] = DraftBatch.cut
 
-    def watched(counts: Any, nodes: Tensor, *rest: Any) -> list[TokenTree]:
-        seen.update(nodes.flatten().tolist())
-        return best_of(counts, nodes, *rest)
+    def watched(places: Any, nodes: tuple[Tensor, ...], *rest: Any) -> DraftBatch:
+        seen.update(nodes[0].flatten().tolist())
+        return cut(places, nodes, *rest)
 
-    monkeypatch.setattr(TokenTree, "best_of", staticmethod(watched))
+    monkeypatch.setattr(DraftBatch, "cut", staticmethod(watched))
     return seen
 
 

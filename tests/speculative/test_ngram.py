@@ -11,7 +11,7 @@ from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.drafter import NGramDrafter
-from trtspec.speculative.ngram.index import NgramIndex
+from trtspec.speculative.ngram.indexes import NgramIndexes
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 
@@ -37,25 +37,25 @@ def brute_force(tokens: list[int], low: int, high: int, count: int) -> list[int]
 def test_index_equals_brute_force(
     tokens: list[int], low: int, more: int, count: int, piece: int
 ) -> None:
-    index = NgramIndex(low, low + more)
+    indexes, known = NgramIndexes(low, low + more), 0
     for end in range(0, len(tokens) + piece, piece):
-        index.extend(tokens[len(index) : end])
         seen = tokens[:end]
-        assert len(index) == len(seen)
-        assert index.propose(count) == brute_force(seen, low, low + more, count)
+        (tree,) = indexes.draft([0], [seen[known:]], [count], [()])
+        known = len(seen)
+        assert tree.tokens.tolist() == brute_force(seen, low, low + more, count)
+
+
+def propose(text: list[int], low: int, high: int, count: int) -> list[int]:
+    (tree,) = NgramIndexes(low, high).draft([0], [text], [count], [()])
+    return tree.tokens.tolist()
 
 
 def test_longest_match_then_most_recent() -> None:
-    index = NgramIndex(1, 2)
-    index.extend([1, 2, 7, 9, 2, 8, 1, 2])
-    assert index.propose(2) == [7, 9], "the 2-gram wins over the more recent 1-gram"
-    index = NgramIndex(1, 1)
-    index.extend([1, 2, 7, 9, 2, 8, 1, 2])
-    assert index.propose(2) == [8, 1], "the most recent occurrence"
-    index = NgramIndex(2, 3)
-    index.extend([5, 5, 5])
-    assert index.propose(4) == [5, 5, 5, 5], "a repeating text goes on"
-    assert NgramIndex(1, 2).propose(3) == []
+    text = [1, 2, 7, 9, 2, 8, 1, 2]
+    assert propose(text, 1, 2, 2) == [7, 9], "the 2-gram wins over the more recent 1-gram"
+    assert propose(text, 1, 1, 2) == [8, 1], "the most recent occurrence"
+    assert propose([5, 5, 5], 2, 3, 4) == [5, 5, 5, 5], "a repeating text goes on"
+    assert propose([], 1, 2, 3) == []
 
 
 def make_request(id: int, tokens: list[int], max_tokens: int, **options: object) -> Request:

@@ -51,7 +51,8 @@ class MinTokens(LogitsProcessor):
     def mask(self, tree: TokenTree) -> LogitsMask | None:
         if self._missing <= 0:
             return None
-        early = [row for row, depth in enumerate(tree.rows[2].tolist()) if depth < self._missing]
+        depths = [0, *tree.depths.tolist()]
+        early = [row for row, depth in enumerate(depths) if depth < self._missing]
         return _banned([(row, token) for row in early for token in self._end_tokens])
 
 

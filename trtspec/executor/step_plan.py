@@ -50,7 +50,7 @@ class StepPlan:
     pace: tokens a second that time is worth; a rollout may end where its next pass should bring
     fewer in the time that it takes. 0.0: all of it is wanted.
     gains: of a drafter's nodes, ln of the chance of one whose parent is right, as its earlier ones
-    have fared: float32 [depths, levels], see `TokenTree.calibrated`; None: what it says itself.
+    have fared: float32 [depths, levels], see `DraftBatch.calibrated`; None: what it says itself.
     """
 
     items: tuple[ScheduledRequest, ...]

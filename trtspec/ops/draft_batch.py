@@ -6,21 +6,33 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
 
 # What owns a batch of C++, its address, and of each item the nodes and the largest depth.
 _Described = tuple[Any, int, list[int], list[int]]
 _class: Any = torch.classes.trtspec.DraftBatch
-_of: Callable[[list[int]], _Described] = _class.of
+_of: Callable[..., _Described] = _class.of
+_cut: Callable[..., _Described] = _class.cut
 _pick: Callable[[int, Sequence[int]], _Described] = _class.pick
-_tree: Callable[[int, int], tuple[Any, int, int, int]] = _class.tree
+_best: Callable[[int, Sequence[int]], _Described] = _class.best
+_likeliest: Callable[[int, int], _Described] = _class.likeliest
+_merge: Callable[[list[int]], _Described] = _class.merge
+_calibrated: Callable[[int, Tensor, Sequence[float]], _Described] = _class.calibrated
+_ranked: Callable[[int], Tensor] = _class.ranked
+_outcomes: Callable[..., tuple[int, list[bool], list[int]]] = _class.outcomes
+_nodes: Callable[[int, int], list[Tensor]] = _class.nodes
 
 
 class DraftBatch:
-    """The draft nodes of the items of a step, in their order; immutable. Equal if all trees are.
+    """The draft nodes of the items of a step, in their order, each with a token, a parent and a
+    score (see `TokenTree`); immutable. Equal if all trees are.
 
     counts: nodes of each item. max_depths: the depth of its deepest one; 0 without nodes. address:
     of the batch of C++, for native calls, as long as this one lives.
@@ -29,23 +41,105 @@ class DraftBatch:
     def __init__(self, described: _Described) -> None:
         """Of what a native call made. To make one of trees, see `of`."""
         self._owner, self.address, self.counts, self.max_depths = described
-        self._trees: list[TokenTree | None] = [None] * len(self.counts)
+        self._trees: dict[int, TokenTree] = {}  # those that were asked for
 
     @classmethod
     def of(cls, trees: Sequence[TokenTree | None]) -> DraftBatch:
-        """The trees of all items of a step; None: no nodes. Where a tree has no scores, each node
-        is as likely as not, once its parent is right."""
+        """The trees of all items of a step; None: no nodes."""
         whole = [TokenTree.empty() if tree is None else tree for tree in trees]
-        return cls(_of([tree.address for tree in whole]))
+        if not any(map(len, whole)):
+            return cls.none(len(whole))
+        columns = zip(*((tree.tokens, tree.parents, tree.scores) for tree in whole), strict=True)
+        nodes = [torch.from_numpy(np.concatenate(column)) for column in columns]
+        return cls(_of([len(tree) for tree in whole], *nodes))
 
     @classmethod
     def none(cls, count: int) -> DraftBatch:
         """No nodes, for so many items."""
         return _none(count)
 
+    @classmethod
+    def cut(
+        cls,
+        places: Sequence[int],
+        nodes: tuple[Tensor, Tensor, Tensor],
+        ends: Sequence[Sequence[int]],
+        max_depths: Sequence[int],
+        max_nodes: Sequence[int],
+    ) -> DraftBatch:
+        """What requests can use of the trees of a rollout, ``tokens i64``, ``parents i32`` and
+        ``scores f32 [R, n]`` on the host. Item i has those of row ``places[i]``; -1: no nodes.
+
+        Of each row, the ``max_nodes`` best nodes by score, of equal ones the earlier. The score of
+        a node must not exceed its parent's. Left out are nodes of score -inf, those deeper than
+        ``max_depths``, and ``ends`` with all that follows. ConfigError for arrays that are no
+        trees."""
+        columns = [column.contiguous() for column in nodes]
+        try:
+            return cls(_cut(places, *columns, ends, max_depths, max_nodes))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    @classmethod
+    def merge(cls, batches: Sequence[DraftBatch]) -> DraftBatch:
+        """The union of drafts of the same items by token path: a path that several hold appears
+        once, with the highest score that it has. Nodes keep the order in which they first come, so
+        those of an earlier batch come first."""
+        return cls(_merge([batch.address for batch in batches]))
+
     def pick(self, places: Sequence[int]) -> DraftBatch:
         """The items at these places; -1: one without nodes."""
         return DraftBatch(_pick(self.address, places))
+
+    def spread(self, places: Sequence[int], count: int) -> DraftBatch:
+        """So many items, of which those at ``places`` are these; the others have no nodes."""
+        if len(places) == count:
+            return self
+        own = [-1] * count
+        for item, place in enumerate(places):
+            own[place] = item
+        return self.pick(own)
+
+    def best(self, counts: Sequence[int]) -> DraftBatch:
+        """The ``counts[i]`` best nodes of each item by score, of equal ones the earlier."""
+        if all(count <= most for count, most in zip(self.counts, counts, strict=True)):
+            return self
+        return DraftBatch(_best(self.address, counts))
+
+    def likeliest(self, count: int) -> DraftBatch:
+        """The ``count`` best nodes of all items together, of equal ones those of earlier items."""
+        return self if sum(self.counts) <= count else DraftBatch(_likeliest(self.address, count))
+
+    def calibrated(self, gains: Tensor, exponents: Sequence[float]) -> DraftBatch:
+        """The same nodes with other scores: along the path to a node, the sum of ``gains f32
+        [num_depths, num_levels]`` at the cells of its nodes, times the exponent of the item.
+
+        The row of a node's cell is its depth (a child of the root has row 0; what is deeper than
+        the table, the last row). The column is the probability p that the node has given its parent
+        by the scores, in levels that are finer towards 1: 4 log2(1 - 4 log2 p), rounded down; the
+        last column has all that is less likely.
+        """
+        return DraftBatch(_calibrated(self.address, gains, exponents))
+
+    @property
+    def chances(self) -> npt.NDArray[np.float64]:
+        """``[B, W]``: the probabilities of the paths to the nodes of each item by the scores,
+        falling; 0 where it has fewer than W nodes."""
+        chances: npt.NDArray[np.float64] = np.exp(_ranked(self.address).numpy()).astype(np.float64)
+        return chances
+
+    def outcomes(
+        self, item: int, tokens: Sequence[int], verified: DraftBatch | None, table: tuple[int, int]
+    ) -> tuple[int, list[bool], list[int]]:
+        """What became of the nodes of an item once the target emitted `tokens`.
+
+        The text goes down the tree as far as nodes carry it. Returns how many rows on that way have
+        children; of all these, in the order of the way, whether each is the one that carries the
+        next token; and their cells in a table of that size (see `calibrated`). Of deeper nodes it
+        is not known. With `verified`, only the paths that the item has in this batch count.
+        """
+        only = 0 if verified is None else verified.address
+        return _outcomes(self.address, item, tokens, only, *table)
 
     def __len__(self) -> int:
         """Items."""
@@ -53,9 +147,12 @@ class DraftBatch:
 
     def __getitem__(self, item: int) -> TokenTree:
         """The nodes of an item as a tree."""
-        tree = self._trees[item]
+        tree = self._trees.get(item)
         if tree is None:
-            tree = self._trees[item] = TokenTree.of_native(_tree(self.address, item))
+            made = TokenTree.empty()
+            if self.counts[item]:
+                made = TokenTree.of_columns(*(x.numpy() for x in _nodes(self.address, item)))
+            tree = self._trees[item] = made
         return tree
 
     def __iter__(self) -> Iterator[TokenTree]:
@@ -73,4 +170,5 @@ class DraftBatch:
 
 @lru_cache(maxsize=64)
 def _none(count: int) -> DraftBatch:
-    return DraftBatch.of([None] * count)
+    tokens, parents = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
+    return DraftBatch(_of([0] * count, tokens, parents, torch.zeros(0)))

@@ -15,9 +15,8 @@ from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampling_rows import SamplingRows
-from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.draft_batch import DraftBatch
-from trtspec.ops.tree import TokenTree
 
 
 class RolloutDrafter(Drafter):
@@ -33,14 +32,13 @@ class RolloutDrafter(Drafter):
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """The trees of all that may have nodes, with one rollout."""
-        places = [
-            i
-            for i, item in enumerate(batch.items)
-            if item.max_nodes > 0 and self._can_draft(item.request)
-        ]
-        if not places:
+        places, items = [-1] * len(batch.items), list[ScheduledRequest]()
+        for i, item in enumerate(batch.items):
+            if item.max_nodes > 0 and self._can_draft(item.request):
+                places[i] = len(items)
+                items.append(item)
+        if not items:
             return DraftBatch.none(len(batch.items))
-        items = [batch.items[i] for i in places]
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests)
         depths = [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests]
@@ -48,16 +46,13 @@ class RolloutDrafter(Drafter):
         is_chain = self.needs.max_nodes == self.needs.max_depth
         wanted = max(depths) if is_chain else self.needs.max_depth
         rule = StopRule(wanted, batch.pace, batch.gains, self._p_min)
-        tokens, parents, scores = self._roll_out(requests, sampling, rule)
-        trees = TokenTree.best_of(
-            [tokens.shape[1]] * len(items),
-            *(tokens.contiguous(), parents.contiguous(), scores.contiguous()),
+        return DraftBatch.cut(
+            places,
+            self._roll_out(requests, sampling, rule),
             [request.end_tokens for request in requests],
             depths,
             [min(self.needs.max_nodes, item.max_nodes) for item in items],
         )
-        found = dict(zip(places, trees, strict=True))
-        return DraftBatch.of([found.get(i) for i in range(len(batch.items))])
 
     def release(self, request_id: int) -> None:
         """See `Drafter.release`."""

@@ -2,7 +2,7 @@
 // context as those sequences did (suffix decoding, arXiv:2411.04975).
 #pragma once
 
-#include <trtspec/token_tree.hpp>
+#include <trtspec/draft_batch.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,10 +32,9 @@ struct SuffixDraft {
   double score = 0.0;                 // the sum of probs: how many tokens to expect accepted
   std::int32_t match_len = 0;         // m of the context the draft follows
 
-  // The draft without `unwanted` tokens, what follows them, and nodes deeper than max_depth, best
-  // first. A node's score is the ln of its probability times how far a match of this length is to
-  // be believed, m / (m + 1).
-  TokenTree tree(std::span<const std::int64_t> unwanted, std::int64_t max_depth) const;
+  // Its best nodes, within the cut, are the next request's of `drafts`. A node's score is the ln of
+  // its probability times how far a match of this length is to be believed, m / (m + 1).
+  void append_to(DraftBatch& drafts, const DraftCut& cut) const;
 };
 
 // A trie, stored with unary paths compressed, that holds for every sequence and every start s the

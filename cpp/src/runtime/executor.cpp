@@ -107,7 +107,6 @@ std::vector<StepOutput> Executor::step() {
   const StepClock began = read_clocks(target_, drafter_->engine());
   const StepPlan plan = scheduler_.schedule();
   const ScheduledBatch batch = ScheduledBatch::of(plan);
-  for (Request* request : batch.preempted) request->draft = TokenTree();
   for (const ScheduledRequest& item : std::span(batch.items).last(batch.num_begun)) {
     if (item.request->num_cached_tokens >= 0) continue;  // it was preempted
     item.request->num_cached_tokens = item.start;
@@ -135,19 +134,21 @@ std::vector<StepOutput> Executor::step() {
 std::vector<StepOutput> Executor::run(const ScheduledBatch& batch,
                                       std::span<const ScheduledRows> items) {
   for (const Request* request : batch.preempted) drafter_->release(request->id);
-  drafter_->prepare_draft_tokens(batch);
+  const DraftBatch drafts = drafter_->prepare_draft_tokens(batch);
   std::vector<RowGroup> groups;
   std::vector<const Request*> sampling;
+  std::vector<std::int64_t> sampled;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Request& request = *batch.items[i].request;
-    const TreeView draft = items[i].is_generation ? request.draft.view() : TreeView();
-    groups.push_back(rows_of(items[i], resources_.target_block_table(request), draft));
-    if (items[i].samples) sampling.push_back(&request);
+    groups.push_back(rows_of(items[i], resources_.target_block_table(request), drafts[i]));
+    if (!items[i].samples) continue;
+    sampling.push_back(&request);
+    sampled.push_back(static_cast<std::int64_t>(i));
   }
   const ModelEngine::Output output = target_.forward(groups);
   StepResult result;
   if (!sampling.empty()) {
-    result = verify(sampling, processors_, output.logits, target_.device());
+    result = verify(sampling, drafts.pick(sampled), processors_, output.logits, target_.device());
   }
   result = of_all(batch, std::move(result));
   if (drafter_->needs().reads_hidden) {
@@ -157,7 +158,7 @@ std::vector<StepOutput> Executor::run(const ScheduledBatch& batch,
     // Before requests are extended, as the groups' tokens lie in them.
     result.hidden = at::index_select(output.hidden, 0, kept_rows(batch, result, groups));
   }
-  std::vector<StepOutput> outputs = conclude(batch, result);
+  std::vector<StepOutput> outputs = conclude(batch, drafts, result);
   extend(items, result);
   const std::vector<std::int64_t> drafted = drafter_->on_accepted(batch, result);
   const Moves moves = compaction(items, result, resources_.target());
@@ -167,9 +168,11 @@ std::vector<StepOutput> Executor::run(const ScheduledBatch& batch,
 }
 
 // What the target emits for each request, and whether its text ends with that.
-std::vector<StepOutput> Executor::conclude(const ScheduledBatch& batch, StepResult& result) {
+std::vector<StepOutput> Executor::conclude(const ScheduledBatch& batch, const DraftBatch& drafts,
+                                           StepResult& result) {
   std::vector<StepOutput> outputs;
-  for (std::size_t i = 0; const ScheduledRequest& item : batch.items) {
+  for (std::size_t i = 0; i < batch.items.size(); ++i) {
+    const ScheduledRequest& item = batch.items[i];
     Request& request = *item.request;
     const std::span<const std::int64_t> emitted = result.emitted(i);
     StepOutput& output = outputs.emplace_back(StepOutput{.request_id = request.id,
@@ -177,10 +180,10 @@ std::vector<StepOutput> Executor::conclude(const ScheduledBatch& batch, StepResu
                                                          .error = {},
                                                          .logprobs = std::move(result.logprobs[i])});
     if (result.failed(i)) output.error = no_usable_logits(request);
-    request.finish_reason = result.ends[i++];
+    request.finish_reason = result.ends[i];
     if (item.is_generation && output.error.empty()) {
-      metrics_.record_verify(request.id, std::ssize(emitted), request.draft.size(),
-                             request.draft.view().max_depth());
+      metrics_.record_verify(request.id, std::ssize(emitted), drafts[i].size(),
+                             drafts[i].max_depth());
     }
   }
   return outputs;
@@ -188,7 +191,6 @@ std::vector<StepOutput> Executor::conclude(const ScheduledBatch& batch, StepResu
 
 // Closes the request's step; a request whose text ended gives everything back.
 void Executor::emit(Request& request, StepOutput& output) {
-  request.draft = TokenTree();
   output.finish_reason = request.finish_reason;
   if (request.is_finished()) forget(request);
 }

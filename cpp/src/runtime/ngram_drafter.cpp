@@ -6,30 +6,29 @@
 
 namespace trtspec {
 
-NGramDrafter::NGramDrafter(const NGramOptions& options) : options_(options) {
+NGramDrafter::NGramDrafter(const NGramOptions& options)
+    : indexes_(options.min_ngram, options.max_ngram) {
   if (options.max_draft_len < 1) {
     throw Error("max_draft_len=" + std::to_string(options.max_draft_len) + " must be at least 1");
   }
-  NgramIndex(options.min_ngram, options.max_ngram);  // refuses what does not fit
   needs_.max_nodes = needs_.max_depth = options.max_draft_len;
 }
 
-void NGramDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+DraftBatch NGramDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+  DraftBatch drafts;
   for (const ScheduledRequest& item : batch.items) {
-    if (!item.is_generation) continue;
-    Request& request = *item.request;
+    const Request& request = *item.request;
     const std::int64_t count =
-        std::min({item.max_nodes, options_.max_draft_len, request.remaining_tokens() - 1});
+        std::min({item.max_nodes, needs_.max_nodes, request.remaining_tokens() - 1});
     if (count <= 0) {
-      request.draft = TokenTree();
+      drafts.append();
       continue;
     }
-    NgramIndex& index =
-        indexes_.try_emplace(request.id, options_.min_ngram, options_.max_ngram).first->second;
-    index.extend(std::span(request.tokens).subspan(static_cast<std::size_t>(index.size())));
-    // What follows an end token is never emitted, and the end itself needs no draft.
-    request.draft = TokenTree::chain(index.propose(count)).without(request.end_tokens);
+    const auto known = static_cast<std::size_t>(indexes_.known(request.id));
+    indexes_.draft(request.id, std::span(request.tokens).subspan(known), count, request.end_tokens,
+                   drafts);
   }
+  return drafts;
 }
 
 std::vector<std::int64_t> NGramDrafter::on_accepted(const ScheduledBatch&, const StepResult&) {

@@ -65,18 +65,17 @@ std::int64_t RolloutDrafter::rows_to_offer(const Request& request, std::int64_t 
   return end > first ? end - first + beyond : 0;
 }
 
-void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
-  std::vector<const ScheduledRequest*> items;
+DraftBatch RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+  std::vector<bool> has_row;  // of each item, in the rollout
   std::vector<const Request*> requests;
   SamplingTable sampling;
   for (const ScheduledRequest& item : batch.items) {
-    if (item.max_nodes <= 0 || !can_draft(*item.request)) continue;
-    items.push_back(&item);
+    has_row.push_back(item.max_nodes > 0 && can_draft(*item.request));
+    if (!has_row.back()) continue;
     requests.push_back(item.request);
-    sampling.add(Asked::of(*item.request, false));
+    sampling.add(Asked::of(*item.request));
   }
-  if (items.empty()) return;
-  const FirstPass pass = first_pass(requests);
+  if (requests.empty()) return DraftBatch(batch.items.size());
   const auto depth_of = [this](const Request& request) {
     return std::min(needs_.max_depth, request.remaining_tokens() - 1);
   };
@@ -86,23 +85,26 @@ void RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   for (const Request* request : requests) {
     rule.max_depth = std::max(rule.max_depth, depth_of(*request));
   }
+  const FirstPass pass = first_pass(requests);
   const ModelEngine::Rollout rollout =
       engine_.rollout(pass.groups, sampling.columns(), pass.hidden, rule);
-  check_rollout(rollout, static_cast<std::int64_t>(items.size()));
-  const std::int64_t count = rollout.tokens.size(1);
+  check_rollout(rollout, std::ssize(requests));
+  const auto count = static_cast<std::size_t>(rollout.tokens.size(1));
   const auto* tokens = rollout.tokens.const_data_ptr<std::int64_t>();
   const auto* parents = rollout.parents.const_data_ptr<std::int32_t>();
   const auto* scores = rollout.scores.const_data_ptr<float>();
-  for (const ScheduledRequest* item : items) {
-    Request& request = *item->request;
-    const TokenTree tree({tokens, tokens + count}, {parents, parents + count});
-    // What follows an end token is never emitted, and the end itself needs no draft.
-    request.draft = tree.best({scores, static_cast<std::size_t>(count)}, request.end_tokens,
-                              depth_of(request), item->max_nodes);
-    tokens += count;
-    parents += count;
-    scores += count;
+  DraftBatch drafts;
+  for (std::size_t i = 0; const ScheduledRequest& item : batch.items) {
+    if (!has_row[i++]) {
+      drafts.append();
+      continue;
+    }
+    const Request& request = *item.request;
+    drafts.append_best({{tokens, count}, {parents, count}, {scores, count}},
+                       {request.end_tokens, depth_of(request), item.max_nodes});
+    tokens += count, parents += count, scores += count;
   }
+  return drafts;
 }
 
 }  // namespace trtspec

@@ -69,27 +69,29 @@ DrafterNeeds SuffixDecoding::needs() const {
 SuffixDrafter::SuffixDrafter(const SuffixDecoding& config)
     : config_((config.check(), config)), needs_(config.needs()), cache_(make_cache()) {}
 
-void SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+DraftBatch SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   // All texts first: what enters the cache may take from it what others would find there.
-  std::vector<std::pair<Request*, std::int64_t>> asked;  // and most nodes
+  std::vector<std::int64_t> most;
   for (const ScheduledRequest& item : batch.items) {
-    if (!item.is_generation) continue;
-    Request& request = *item.request;
-    const std::int64_t depth = request.remaining_tokens() - 1;
-    std::int64_t nodes = std::min(item.max_nodes, needs_.max_nodes);
+    const std::int64_t depth = item.request->remaining_tokens() - 1;
+    std::int64_t nodes = depth > 0 ? std::min(item.max_nodes, needs_.max_nodes) : 0;
     if (!config_.tree) nodes = std::min(nodes, depth);
-    request.draft = TokenTree();
-    if (nodes <= 0 || depth <= 0) continue;
-    take_in(request, request.size());
-    asked.emplace_back(&request, nodes);
+    if (nodes > 0) take_in(*item.request, item.request->size());
+    most.push_back(nodes);
   }
-  for (const auto& [pointer, nodes] : asked) {
-    Request& request = *pointer;
+  DraftBatch drafts;
+  for (std::size_t i = 0; i < most.size(); ++i) {
+    const Request& request = *batch.items[i].request;
+    if (most[i] <= 0) {
+      drafts.append();
+      continue;
+    }
     const SuffixDraft draft = cache_.speculate(
-        request.id, {nodes, config_.max_spec_factor, config_.max_spec_offset,
+        request.id, {most[i], config_.max_spec_factor, config_.max_spec_offset,
                      config_.min_token_prob, config_.tree});
-    request.draft = draft.tree(request.end_tokens, request.remaining_tokens() - 1);
+    draft.append_to(drafts, {request.end_tokens, request.remaining_tokens() - 1, most[i]});
   }
+  return drafts;
 }
 
 std::vector<std::int64_t> SuffixDrafter::on_accepted(const ScheduledBatch& batch,

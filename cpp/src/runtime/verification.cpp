@@ -34,13 +34,13 @@ const LogitsProcessor* RequestProcessors::of(const Request& request) {
   return &processor;
 }
 
-StepResult verify(std::span<const Request* const> requests, RequestProcessors& processors,
-                  const at::Tensor& logits, Device& device) {
+StepResult verify(std::span<const Request* const> requests, const DraftBatch& drafts,
+                  RequestProcessors& processors, const at::Tensor& logits, Device& device) {
   std::vector<Asked> asked;
   std::vector<const LogitsProcessor*> changes;
   bool wants_logits = false;
-  for (const Request* request : requests) {
-    asked.push_back(Asked::of(*request, true));
+  for (std::size_t i = 0; const Request* request : requests) {
+    asked.push_back(Asked::of(*request, drafts[i++]));
     changes.push_back(processors.of(*request));
     wants_logits = wants_logits || changes.back() || request->options.logprobs;
   }
@@ -58,7 +58,7 @@ StepResult verify(std::span<const Request* const> requests, RequestProcessors& p
     const at::Tensor own = host.narrow(0, first, rows);
     if (requests[i]->options.logprobs) raw[i] = at::log_softmax(own, -1);
     if (changes[i]) {
-      changes[i]->apply(requests[i]->draft, own.mutable_data_ptr<float>(), own.size(1));
+      changes[i]->apply(drafts[i], own.mutable_data_ptr<float>(), own.size(1));
     }
   }
   StepResult result = verify(

@@ -40,7 +40,7 @@ class WatchedDrafter final : public trtspec::Drafter {
     return drafter_->on_accepted(batch, result);
   }
 
-  void prepare_draft_tokens(const trtspec::ScheduledBatch& batch) override {
+  trtspec::DraftBatch prepare_draft_tokens(const trtspec::ScheduledBatch& batch) override {
     std::vector<Value> items, preempted, target_blocks, draft_blocks, drafts;
     for (const trtspec::ScheduledRequest& item : batch.items) {
       const trtspec::Request& request = *item.request;
@@ -57,12 +57,13 @@ class WatchedDrafter final : public trtspec::Drafter {
     seen_["target_blocks"] = std::move(target_blocks);
     seen_["draft_blocks"] = std::move(draft_blocks);
     seen_["drafts"] = std::vector<Value>{};
-    drafter_->prepare_draft_tokens(batch);
-    for (const trtspec::ScheduledRequest& item : batch.items) {
-      const trtspec::TokenTree& tree = item.request->draft;
-      drafts.push_back(std::vector<Value>{Value::of(tree.tokens()), Value::of(tree.parents())});
+    trtspec::DraftBatch drafted = drafter_->prepare_draft_tokens(batch);
+    for (std::size_t i = 0; i < drafted.size(); ++i) {
+      const trtspec::TreeView tree = drafted[i];
+      drafts.push_back(std::vector<Value>{Value::of(tree.tokens), Value::of(tree.parents)});
     }
     seen_["drafts"] = std::move(drafts);
+    return drafted;
   }
 
  private:

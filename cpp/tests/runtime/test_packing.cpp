@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "check.hpp"
+#include "trees.hpp"
 
 namespace {
 
 using trtspec::Request;
 using trtspec::RowGroup;
-using trtspec::TokenTree;
+using trtspec::test::Tree;
 using Tokens = std::vector<std::int64_t>;
 using Blocks = std::vector<std::int32_t>;
 
@@ -30,7 +31,7 @@ void test_pack() {
   const Tokens root = {20};
   const Blocks first = {5, 2};
   const Blocks second = {7, 0, 3};
-  const TokenTree tree({21, 22, 23}, {-1, -1, 0});
+  const Tree tree{{21, 22, 23}, {-1, -1, 0}};
   const RowGroup groups[] = {
       {.tokens = prompt, .context = 1, .blocks = first, .tree = {}, .last_logits = false},
       {.tokens = root, .context = 2, .blocks = second, .tree = tree, .last_logits = true},
@@ -53,7 +54,7 @@ void test_pack() {
 void test_pack_refuses_what_does_not_fit() {
   const Tokens two = {1, 2};
   const Blocks blocks = {0, 1};
-  const TokenTree tree = TokenTree::chain({3});
+  const Tree tree{{3}, {-1}};
   const auto refused = [](RowGroup group, trtspec::CacheLayout layout) {
     CHECK_THROWS(trtspec::pack({&group, 1}, layout));
   };
@@ -66,19 +67,19 @@ void test_pack_refuses_what_does_not_fit() {
   CHECK_EQ(none.logits_rows.size(0), 0);
 }
 
-Request request_of(TokenTree draft, double temperature) {
+Request request_of(double temperature) {
   Request request = Request::create(1, Tokens{1, 2}, {.temperature = temperature, .top_k = -1,
                                                       .seed = -5, .stop_token_ids = {}}, 20);
   request.tokens.push_back(3);
-  request.draft = std::move(draft);
   return request;
 }
 
 void test_sampling_table() {
   trtspec::SamplingTable table;
-  const Request request = request_of(TokenTree({4, 5, 6}, {-1, 0, -1}), 0.5);
-  table.add(trtspec::Asked::of(request, true));
-  table.add(trtspec::Asked::of(request, false));
+  const Request request = request_of(0.5);
+  const Tree tree{{4, 5, 6}, {-1, 0, -1}};
+  table.add(trtspec::Asked::of(request, tree));
+  table.add(trtspec::Asked::of(request));
   CHECK_EQ(table.size(), 5);
   const trtspec::SamplingColumns columns = table.columns();
   CHECK_EQ(columns.size(), 7u);
@@ -93,16 +94,19 @@ void test_verify() {
   trtspec::HostDevice device;
   trtspec::RequestProcessors processors;
   // Two requests, greedy: the first one's rows say 4, 5, 6 and 7; the second has one row.
-  const Request first = request_of(TokenTree({9, 4, 5}, {-1, -1, 1}), 0.0);
-  const Request second = request_of({}, 0.0);
+  const Request first = request_of(0.0);
+  const Request second = request_of(0.0);
   const Request* requests[] = {&first, &second};
+  trtspec::DraftBatch drafts;
+  drafts.append(Tree{{9, 4, 5}, {-1, -1, 1}});
+  drafts.append();
   at::Tensor logits = at::full({5, 10}, 0.0, at::kFloat);
   float* rows = logits.mutable_data_ptr<float>();
   const Tokens said = {4, 6, 5, 7, 3};
   for (std::size_t row = 0; row < said.size(); ++row) {
     rows[row * 10 + std::size_t(said[row])] = 1.0f;
   }
-  trtspec::StepResult result = trtspec::verify(requests, processors, logits, device);
+  trtspec::StepResult result = trtspec::verify(requests, drafts, processors, logits, device);
   CHECK(result.start == (Tokens{0, 3, 4}));
   CHECK(result.rows == (Tokens{0, 2, 3, 0}));
   CHECK(result.tokens == (Tokens{4, 5, 7, 3}));
@@ -110,18 +114,18 @@ void test_verify() {
   CHECK(result.num_kept(0, 1) == 3 && result.num_kept(1, 1) == 1);
 
   rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
-  CHECK(!trtspec::verify(requests, processors, logits, device).failed(0));
+  CHECK(!trtspec::verify(requests, drafts, processors, logits, device).failed(0));
   rows[20] = std::numeric_limits<float>::quiet_NaN();  // a row on it: what came before stands
-  result = trtspec::verify(requests, processors, logits, device);
+  result = trtspec::verify(requests, drafts, processors, logits, device);
   CHECK(!result.failed(0) && result.rows == Tokens(2, 0) && result.tokens == (Tokens{4, 3}));
   rows[0] = std::numeric_limits<float>::quiet_NaN();  // the first
-  result = trtspec::verify(requests, processors, logits, device);
+  result = trtspec::verify(requests, drafts, processors, logits, device);
   CHECK(result.failed(0) && result.tokens == Tokens{3} && !result.failed(1));
   CHECK(result.num_kept(0, 1) == 0);
 
-  CHECK_THROWS(trtspec::verify(requests, processors, logits.narrow(0, 0, 4), device));
-  CHECK_THROWS(trtspec::verify(requests, processors, logits.to(at::kDouble), device));
-  CHECK_THROWS(trtspec::verify(requests, processors, at::Tensor(), device));
+  CHECK_THROWS(trtspec::verify(requests, drafts, processors, logits.narrow(0, 0, 4), device));
+  CHECK_THROWS(trtspec::verify(requests, drafts, processors, logits.to(at::kDouble), device));
+  CHECK_THROWS(trtspec::verify(requests, drafts, processors, at::Tensor(), device));
 }
 
 void test_rollout_shapes() {

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.acceptance import Acceptance, Drift
 
@@ -21,10 +22,8 @@ def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
 
 
 def chances(estimator: Acceptance, tree: TokenTree) -> list[float]:
-    (calibrated,) = estimator.calibrate([-1], [tree])
-    scores = calibrated.scores
-    assert scores is not None
-    return np.exp(scores.astype(np.float64)).tolist()
+    (calibrated,) = estimator.calibrate([-1], DraftBatch.of([tree]))
+    return np.exp(calibrated.scores.astype(np.float64)).tolist()
 
 
 @pytest.mark.parametrize("verified", [0, 1, 3])
@@ -39,8 +38,8 @@ def test_it_converges_whatever_is_verified(verified: int) -> None:
             right += 1
         emitted = [1, 2, 3, 9][: min(right, verified)]
         emitted.append(len(emitted) + 1 if right > verified else 9)
-        estimator.calibrate([step], [tree])
-        estimator.observe(step, tree, emitted, None)
+        estimator.calibrate([step], DraftBatch.of([tree]))
+        estimator.observe(step, DraftBatch.of([tree]), 0, emitted, None)
     for said in TRUE:
         tree = TokenTree([1, 2], [-1, 0], np.log([said, said * said]).astype(np.float32))
         found = chances(estimator, tree)
@@ -66,7 +65,7 @@ def test_a_path_is_never_likelier_than_its_start() -> None:
         assert all(found[i] <= found[parent] for i, parent in enumerate(parents))
         before = chances(estimator, tree)
         assert chances(estimator, tree) == before, "asking changes nothing"
-        estimator.observe(9, tree, [rng.randrange(3) for _ in range(4)], None)
+        estimator.observe(9, DraftBatch.of([tree]), 0, [rng.randrange(3) for _ in range(4)], None)
 
 
 def test_the_drafter_is_believed_at_first() -> None:
@@ -77,13 +76,14 @@ def test_the_drafter_is_believed_at_first() -> None:
 
 def test_old_observations_fade() -> None:
     estimator, tree = Acceptance(12, 12), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
+    drafts = DraftBatch.of([tree])
     for _ in range(3000):
-        estimator.calibrate([9], [tree])
-        estimator.observe(9, tree, [1], None)
+        estimator.calibrate([9], drafts)
+        estimator.observe(9, drafts, 0, [1], None)
     assert chances(estimator, tree)[0] > 0.97
     for _ in range(1500):
-        estimator.calibrate([9], [tree])
-        estimator.observe(9, tree, [2], None)
+        estimator.calibrate([9], drafts)
+        estimator.observe(9, drafts, 0, [2], None)
     assert chances(estimator, tree)[0] < 0.1
 
 

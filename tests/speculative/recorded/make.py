@@ -38,10 +38,8 @@ PER_CATEGORY, PROMPT_TOKENS = 2, 512
 
 def place_of(tree: TokenTree, text: Sequence[int]) -> Place:
     """What a chain said of the text behind it."""
-    chances = np.full(len(tree), 0.5)
-    if tree.scores is not None and len(tree):
-        # Scores are sums of the ln of the nodes' own chances.
-        chances = np.exp(np.diff(tree.scores.astype(np.float64), prepend=0.0))
+    # Scores are sums of the ln of the nodes' own chances.
+    chances = np.exp(np.diff(tree.scores.astype(np.float64), prepend=0.0))
     return Place(matched_depth(tree, text), tuple(np.clip(chances, 0.0, 1.0).tolist()))
 
 

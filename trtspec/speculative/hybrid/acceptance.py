@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.costs import Floats, Mean
 
 NUM_DEPTHS, NUM_LEVELS = 12, 20
@@ -47,7 +47,7 @@ class Acceptance:
     each request, and knows its usual tree.
 
     A node whose parent is accepted has a cell by its depth and by the probability that the drafter
-    gives it, in levels (`TokenTree.calibrated`). Its chance is the share of nodes in the cell that
+    gives it, in levels (`DraftBatch.calibrated`). Its chance is the share of nodes in the cell that
     were accepted, drawn towards that of its level at all depths, and that towards the drafter's own
     figure, while there are few. The chance of a path is the product along it, to the power of the
     request's `Drift`. drifts: by request.
@@ -67,15 +67,15 @@ class Acceptance:
         exponents = self._exponents(ids)
         return self._gains * (sum(exponents) / len(exponents))
 
-    def calibrate(self, ids: Sequence[int], trees: Sequence[TokenTree]) -> list[TokenTree]:
-        """The trees drafted for these requests, with the ln of the estimated chances of their paths
-        as scores."""
-        if not any(map(len, trees)):
-            return list(trees)
+    def calibrate(self, ids: Sequence[int], drafts: DraftBatch) -> DraftBatch:
+        """What was drafted for these requests, with the ln of the estimated chances of the paths as
+        scores."""
+        if not any(drafts.counts):
+            return drafts
         self._estimate()
         exponents = self._exponents(ids)
-        found = TokenTree.calibrated(trees, self._gains, exponents)
-        own = (TokenTree.ranked(found) ** (1 / np.array(exponents))[:, None]).mean(0)
+        found = drafts.calibrated(self._gains, exponents)
+        own = (found.chances ** (1 / np.array(exponents))[:, None]).mean(0)
         self._usual.observe(np.pad(own, (0, len(self._hoped) - len(own))))
         return found
 
@@ -87,19 +87,23 @@ class Acceptance:
         return usual
 
     def observe(
-        self, request_id: int, tree: TokenTree, tokens: Sequence[int], verified: TokenTree | None
+        self,
+        request_id: int,
+        drafts: DraftBatch,
+        item: int,
+        tokens: Sequence[int],
+        verified: DraftBatch | None,
     ) -> None:
-        """The target emitted `tokens` behind the root of `tree`, which has its drafter's scores.
-        The children of each row on the way are known to be right or wrong, verified or not; with
-        `verified`, only nodes of that tree count."""
-        reached, taken, cells = tree.outcomes(tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
-        if not reached:
+        """The target emitted `tokens` behind the root of a request, that item of ``drafts``, which
+        have their drafter's scores. The children of each row on the way are known to be right or
+        wrong, verified or not; with `verified`, only nodes that the item has there count."""
+        rows, taken, cells = drafts.outcomes(item, tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
+        if not rows:
             return
         expected = float(self._chances[cells].sum())
         for counts, seen in zip(self._counts, (None, taken), strict=True):
             counts += np.bincount(cells, seen, len(counts))
         self._counts[:, self._counts[0] > _MEMORY] *= 0.5
-        rows = int(tree.rows[2, reached[-1] + 1])
         self.drifts.setdefault(request_id, Drift()).observe(rows, sum(taken), expected)
 
     def _exponents(self, ids: Sequence[int]) -> list[float]:

@@ -12,7 +12,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.acceptance import Acceptance
 from trtspec.speculative.hybrid.costs import CostTable, Mean
 from trtspec.speculative.hybrid.probe import Probe
@@ -47,7 +47,7 @@ class Member:
         self.costs = CostTable()
         self.took = 0.0  # seconds of the last call
         self.idle = self._most_rows = 1 << 30
-        self._drafts: dict[int, TokenTree] = {}  # of the step under way, by request
+        self._drafts: DraftBatch | None = None  # of the step under way, of items with nodes
 
     def profile(self, max_requests: int, max_rows: int) -> None:
         """Time the drafter's engine, before there are requests."""
@@ -61,10 +61,8 @@ class Member:
                 engine,
             )
 
-    def draft(
-        self, plan: StepPlan, clock: Callable[[], float], pace: float = 0.0
-    ) -> list[TokenTree]:
-        """Its trees for these items of a step, which may have nodes, calibrated. ``pace``: see
+    def draft(self, plan: StepPlan, clock: Callable[[], float], pace: float = 0.0) -> DraftBatch:
+        """Its drafts for these items of a step, which may have nodes, calibrated. ``pace``: see
         `StepPlan`."""
         self.idle, requests = 0, [item.request for item in plan.items]
         ids = [request.id for request in requests]
@@ -76,10 +74,8 @@ class Member:
         drafts = self.drafter.prepare_draft_tokens(plan.of(kept, pace, gains))
         self.took = clock() - began
         self.costs.observe(self.took, len(requests), sum(behind[i] for i in kept))
-        asked = dict(zip(kept, drafts, strict=True))
-        trees = [asked.get(i, TokenTree.empty()) for i in range(len(requests))]
-        self._drafts = {i: tree for i, tree in zip(ids, trees, strict=True) if len(tree)}
-        return self.acceptance.calibrate(ids, trees)
+        self._drafts = drafts.spread(kept, len(requests))
+        return self.acceptance.calibrate(ids, self._drafts)
 
     def seconds(self, requests: Sequence[Request], context: int = 0) -> float:
         """What drafting for these should take, with a share of catching up on their texts."""
@@ -96,12 +92,13 @@ class Member:
         emitted. ``verified_only``: those that were verified, where the rule of acceptance is not
         the target's own. Where it ``adapts``, one that did not draft hears only of what it cannot
         make up for, and is fed nothing."""
-        drafts, self._drafts = self._drafts, {}
-        for i, item in enumerate(batch.items) if drafts else ():
-            request = item.request
-            if request.id in drafts:
-                verified, emitted = result.drafts[i] if verified_only else None, result.emitted(i)
-                self.acceptance.observe(request.id, drafts[request.id], emitted, verified)
+        drafts, self._drafts = self._drafts, None
+        if drafts is not None:
+            places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
+            verified = result.drafts.pick(places) if verified_only else None
+            for at, i in enumerate(places):
+                request_id, emitted = batch.items[i].request.id, result.emitted(i)
+                self.acceptance.observe(request_id, drafts, at, emitted, verified)
         if not (adapts and self.idle):
             return self.drafter.on_accepted(batch, result)
         if not self.can_be_left:
@@ -110,15 +107,16 @@ class Member:
         return [() if cache is None else (cache.committed(i.request),) for i in batch.items]
 
     def release(self, request_id: int) -> None:
-        """Forget a request; unknown ids are ignored."""
-        self._drafts.pop(request_id, None)
+        """Forget a request; unknown ids are ignored. If its step is under way, that has failed, and
+        nothing will be known of any of its drafts."""
+        self._drafts = None
         self.acceptance.drifts.pop(request_id, None)
         self.drafter.release(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
         """See `Drafter.live_requests`: the drafter's, and those that more is known of here."""
-        return self.acceptance.drifts.keys() | self._drafts.keys() | self.drafter.live_requests
+        return self.acceptance.drifts.keys() | self.drafter.live_requests
 
     def _behind(self, request: Request) -> int:
         """Tokens of the request that its cache lacks: the drafter feeds them before it drafts."""

@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 
 from trtspec.executor.request import Request
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.member import Member
 
@@ -77,7 +77,7 @@ class Policy:
         return [m for m in self._members if not m.has_engine and self._is_on(m, step)]
 
     def choose(
-        self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, list[TokenTree]]
+        self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, DraftBatch]
     ) -> Sequence[Member]:
         """The engines that draft beside those members that have."""
         ids = [request.id for request in requests]
@@ -87,8 +87,8 @@ class Policy:
         options = list(dict.fromkeys([(), *((engine,) for engine in engines), tuple(engines)]))
         worths: list[list[float]] = []  # by the drafts that count, and by option
         chances = np.zeros((len(ids), 0))
-        for trees in (None, *drafts.values()):
-            chances = chances if trees is None else _either(chances, TokenTree.ranked(trees))
+        for each in (None, *drafts.values()):
+            chances = chances if each is None else _either(chances, each.chances)
             worths.append([])
             for option in options:
                 nodes = reduce(_either, map(usual.__getitem__, option), chances)
@@ -103,7 +103,7 @@ class Policy:
         return best
 
     def count(self, step: Step, chances: Floats) -> int:
-        """How many nodes are verified, of those with these ``chances`` (see `TokenTree.ranked`)."""
+        """How many nodes are verified, of those with these ``chances`` (see `DraftBatch`)."""
         nodes, tokens, seconds = self._best(step, chances, step.spent)
         if step.is_pure and step.plain:
             self._speed_up.observe(tokens / step.requests / (seconds / step.plain))

@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 
-import numpy as np
-
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
-from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member
 from trtspec.speculative.hybrid.policy import Policy, Step
@@ -55,8 +52,10 @@ class UnionDrafter(Drafter):
         rows = sum(item.num_rows for item in batch.items)
         context = sum(item.start for item in items)
         self._step = step = self._policy.step(len(items), rows, context, began)
-        trees = self._draft(step, batch) if any(item.max_nodes for item in items) else {}
-        return DraftBatch.of([trees.get(i) for i in range(len(batch.items))])
+        places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
+        if not places:
+            return DraftBatch.none(len(batch.items))
+        return self._draft(step, batch.of(places)).spread(places, len(batch.items))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         step = self._step
@@ -84,13 +83,11 @@ class UnionDrafter(Drafter):
         for member in self._members:
             member.profile(max_requests, max_rows)
 
-    def _draft(self, step: Step, batch: StepPlan) -> dict[int, TokenTree]:
+    def _draft(self, step: Step, plan: StepPlan) -> DraftBatch:
         """Let members draft, and give each item the nodes that are worth a row."""
         policy, clock, pace = self._policy, self._clock, 0.0
-        places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
-        plan = batch.of(places)
         requests = [item.request for item in plan.items]
-        drafts: dict[Member, list[TokenTree]] = {}
+        drafts: dict[Member, DraftBatch] = {}
         engines: Sequence[Member] = self._members
         if self._adapts:
             drafts = {member: member.draft(plan, clock) for member in policy.asks(step)}
@@ -98,14 +95,10 @@ class UnionDrafter(Drafter):
         for member in engines:
             drafts[member] = member.draft(plan, clock, pace)
         if not drafts:
-            return {}
+            return DraftBatch.none(len(requests))
         step.asked = list(drafts)
-        trees = [TokenTree.merge(parts) for parts in zip(*drafts.values(), strict=True)]
-        trees = TokenTree.best_each(trees, [item.max_nodes for item in plan.items])
+        union = DraftBatch.merge([*drafts.values()]).best([item.max_nodes for item in plan.items])
         if self._adapts:
-            chances = TokenTree.ranked(trees)
-            best = np.argsort(-chances, axis=None, kind="stable")[: policy.count(step, chances)]
-            counts = np.bincount(best // max(chances.shape[1], 1), minlength=len(trees))
-            trees = TokenTree.best_each(trees, counts.tolist())
-        step.nodes = sum(map(len, trees))
-        return dict(zip(places, trees, strict=True))
+            union = union.likeliest(policy.count(step, union.chances))
+        step.nodes = sum(union.counts)
+        return union

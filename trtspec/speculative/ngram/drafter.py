@@ -8,18 +8,17 @@ from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
-from trtspec.ops.tree import TokenTree
-from trtspec.speculative.ngram.index import NgramIndex
+from trtspec.speculative.ngram.indexes import NgramIndexes
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 
 class NGramDrafter(Drafter):
-    """Drafter over one `NgramIndex` per request; no model, no cache."""
+    """Drafter over `NgramIndexes`; no model, no cache."""
 
     def __init__(self, config: NGramDecodingConfig) -> None:
         self.needs = self.needs_of(config)
-        self._config = config
-        self._indexes: dict[int, NgramIndex] = {}
+        self._indexes = NgramIndexes(config.min_ngram, config.max_ngram)
+        self._known: dict[int, int] = {}  # request id -> tokens of its text that are indexed
 
     @staticmethod
     def needs_of(config: NGramDecodingConfig) -> DrafterNeeds:
@@ -27,30 +26,28 @@ class NGramDrafter(Drafter):
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """A chain of at most max_nodes tokens for each item."""
-        trees: list[TokenTree | None] = [None] * len(batch.items)
-        for i, item in enumerate(batch.items):
-            request = item.request
-            count = min(
-                item.max_nodes, self._config.max_draft_len, max(request.remaining_tokens - 1, 0)
-            )
-            if not count:
-                continue
-            index = self._indexes.get(request.id)
-            if index is None:
-                index = NgramIndex(self._config.min_ngram, self._config.max_ngram)
-                self._indexes[request.id] = index
-            new = request.tokens[len(index) :]
-            trees[i] = index.draft(new, count, request.end_tokens)
-        return DraftBatch.of(trees)
+        requests = [item.request for item in batch.items]
+        counts, tokens = [], []
+        for item, request in zip(batch.items, requests, strict=True):
+            count = min(item.max_nodes, self.needs.max_nodes, request.remaining_tokens - 1)
+            counts.append(count)
+            tokens.append(request.tokens[self._known.get(request.id, 0) :] if count > 0 else [])
+            if count > 0:
+                self._known[request.id] = len(request.tokens)
+        if max(counts, default=0) <= 0:
+            return DraftBatch.none(len(requests))
+        ends = [request.end_tokens for request in requests]
+        return self._indexes.draft([request.id for request in requests], tokens, counts, ends)
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
-        """Nothing to do: the index catches up when it is next asked."""
+        """Nothing to do: an index catches up when it is next asked."""
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
         """Drop the request's index; unknown ids are ignored."""
-        self._indexes.pop(request_id, None)
+        if self._known.pop(request_id, None) is not None:
+            self._indexes.release(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
-        return self._indexes.keys()
+        return self._known.keys()

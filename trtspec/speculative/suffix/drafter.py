@@ -53,32 +53,25 @@ class SuffixDrafter(Drafter):
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """Of each item at most max_nodes nodes, as many as its match deserves."""
-        places: list[int] = []
-        requests: list[Request] = []
         most_nodes: list[int] = []
-        for i, item in enumerate(batch.items):
-            request = item.request
-            depth = request.remaining_tokens - 1
-            nodes = min(item.max_nodes, self.needs.max_nodes)
+        for item in batch.items:
+            depth = item.request.remaining_tokens - 1
+            nodes = min(item.max_nodes, self.needs.max_nodes) if depth > 0 else 0
             if not self._options.tree:
                 nodes = min(nodes, depth)
-            if nodes <= 0 or depth <= 0:
-                continue
-            self._take_in(request, len(request.tokens))
-            places.append(i)
-            requests.append(request)
+            if nodes > 0:
+                self._take_in(item.request, len(item.request.tokens))
             most_nodes.append(nodes)
-        if not requests:
+        if max(most_nodes, default=0) <= 0:
             return DraftBatch.none(len(batch.items))
-        trees = self._cache.draft(
+        requests = [item.request for item in batch.items]
+        return self._cache.draft(
             [request.id for request in requests],
             most_nodes,
             [request.end_tokens for request in requests],
             [request.remaining_tokens - 1 for request in requests],
             self._options,
         )
-        found = dict(zip(places, trees, strict=True))
-        return DraftBatch.of([found.get(i) for i in range(len(batch.items))])
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Take in what was fed of prompts and what was emitted."""

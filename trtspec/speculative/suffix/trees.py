@@ -7,14 +7,14 @@ arXiv:2411.04975). RuntimeError for arguments that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trtspec.ops import native  # noqa: F401  registers the class
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,17 @@ class SuffixCache:
         self,
         request_ids: Sequence[int],
         max_nodes: Sequence[int],
-        unwanted: Sequence[Collection[int]],
+        ends: Sequence[Sequence[int]],
         max_depths: Sequence[int],
         options: SuffixOptions,
-    ) -> list[TokenTree]:
-        """The drafts of `speculate` as trees, the likeliest nodes first. A node's score is the ln
-        of its probability times m / (m + 1): how far a match is to be believed grows with its
-        length m. Left out are ``unwanted[i]`` tokens with all that follows, and nodes deeper than
-        ``max_depths[i]``."""
+    ) -> DraftBatch:
+        """The drafts of `speculate` for the items of a step; requests with ``max_nodes[i]`` of 0
+        may be inactive. A node's score is the ln of its probability times m / (m + 1): how far a
+        match is to be believed grows with its length m. Left out are ``ends[i]`` with all that
+        follows, and nodes deeper than ``max_depths[i]``."""
         o = options
-        lists = [list(tokens) for tokens in unwanted]
         of_options = o.factor, o.offset, o.min_prob, o.tree
-        found = self._draft(request_ids, max_nodes, lists, max_depths, *of_options)
-        return [TokenTree.of_native(described) for described in found]
+        return DraftBatch(self._draft(request_ids, max_nodes, ends, max_depths, *of_options))
 
     def stop(self, request_id: int) -> None:
         """Drop the local tree, keep the response if it has tokens; requests that are not active

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <trtspec/draft_batch.hpp>
 #include <trtspec/runtime/batch.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/step_result.hpp>
@@ -30,9 +31,9 @@ class Drafter {
   virtual ~Drafter() = default;
 
   virtual const DrafterNeeds& needs() const = 0;
-  // Sets request->draft of every generation item with max_nodes > 0 to a tree of at most that many
-  // nodes, none deeper than remaining_tokens() - 1.
-  virtual void prepare_draft_tokens(const ScheduledBatch& batch) = 0;
+  // The draft nodes of batch.items, in their order: of each at most its max_nodes, none deeper than
+  // remaining_tokens() - 1.
+  virtual DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) = 0;
   // What became of batch.items, in their order; prefill chunks come here too. Called after the
   // request's tokens were extended and before finished requests are released. Returns for each item
   // how many rows of its draft cache are valid now: no fewer than before, at most start +
@@ -51,7 +52,9 @@ class Drafter {
 class NoDrafter final : public Drafter {
  public:
   const DrafterNeeds& needs() const override { return needs_; }
-  void prepare_draft_tokens(const ScheduledBatch&) override {}
+  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override {
+    return DraftBatch(batch.items.size());
+  }
   std::vector<std::int64_t> on_accepted(const ScheduledBatch&, const StepResult&) override {
     return {};
   }

@@ -72,7 +72,8 @@ class Executor {
 
  private:
   std::vector<StepOutput> run(const ScheduledBatch& batch, std::span<const ScheduledRows> items);
-  std::vector<StepOutput> conclude(const ScheduledBatch& batch, StepResult& result);
+  std::vector<StepOutput> conclude(const ScheduledBatch& batch, const DraftBatch& drafts,
+                                   StepResult& result);
   void emit(Request& request, StepOutput& output);
   void forget(Request& request);
 

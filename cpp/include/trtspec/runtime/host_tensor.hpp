@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <vector>
 
 namespace trtspec {
@@ -18,10 +19,15 @@ inline at::Tensor host_tensor(at::IntArrayRef sizes, at::ScalarType dtype) {
 
 // A new one of these values.
 template <class T>
-at::Tensor host_copy(const std::vector<T>& values) {
+at::Tensor host_copy(std::span<const T> values) {
   at::Tensor tensor = host_tensor({std::ssize(values)}, c10::CppTypeToScalarType<T>::value);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
   return tensor;
+}
+
+template <class T>
+at::Tensor host_copy(const std::vector<T>& values) {
+  return host_copy(std::span(values));
 }
 
 }  // namespace trtspec

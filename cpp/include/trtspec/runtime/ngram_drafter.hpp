@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string_view>
-#include <trtspec/ngram_index.hpp>
+#include <trtspec/ngram_indexes.hpp>
 #include <trtspec/runtime/drafter.hpp>
 
 namespace trtspec {
@@ -15,7 +14,7 @@ struct NGramOptions {
   std::int32_t max_ngram;
 };
 
-// One NgramIndex per request; no model, no cache.
+// NgramIndexes as a drafter; no model, no cache.
 class NGramDrafter final : public Drafter {
  public:
   static constexpr std::string_view kMethod = "ngram";
@@ -24,15 +23,14 @@ class NGramDrafter final : public Drafter {
   explicit NGramDrafter(const NGramOptions& options);
 
   const DrafterNeeds& needs() const override { return needs_; }
-  void prepare_draft_tokens(const ScheduledBatch& batch) override;
+  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override;
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
                                         const StepResult& result) override;
-  void release(std::int64_t request_id) override { indexes_.erase(request_id); }
+  void release(std::int64_t request_id) override { indexes_.release(request_id); }
 
  private:
-  NGramOptions options_;
   DrafterNeeds needs_;
-  std::map<std::int64_t, NgramIndex> indexes_;
+  NgramIndexes indexes_;
 };
 
 }  // namespace trtspec

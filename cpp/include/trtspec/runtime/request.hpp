@@ -7,7 +7,6 @@
 #include <trtspec/logits_processor.hpp>
 #include <trtspec/sequence.hpp>
 #include <trtspec/text_end.hpp>
-#include <trtspec/token_tree.hpp>
 #include <vector>
 
 namespace trtspec {
@@ -48,7 +47,6 @@ struct Request : Sequence {
   std::vector<std::int64_t> end_tokens;  // EOS, unless it is to be ignored, and the stop tokens
   // Prompt tokens that it found in the caches when it first began; -1 until then.
   std::int64_t num_cached_tokens = -1;
-  TokenTree draft;  // proposed for the step under way; empty outside generation steps
   FinishReason finish_reason = FinishReason::none;
 
   // A new request over a copy of `prompt`. Throws Error if the prompt is empty or

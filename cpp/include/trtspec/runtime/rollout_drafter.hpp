@@ -44,7 +44,7 @@ struct RolloutShape {
 class RolloutDrafter : public Drafter {
  public:
   const DrafterNeeds& needs() const override { return needs_; }
-  void prepare_draft_tokens(const ScheduledBatch& batch) override;
+  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override;
   const ModelEngine* engine() const override { return &engine_; }
 
  protected:

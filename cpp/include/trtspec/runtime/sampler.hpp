@@ -25,9 +25,9 @@ struct Asked {
   std::span<const std::int64_t> end_tokens = {};
   std::int64_t remaining = std::numeric_limits<std::int64_t>::max();
 
-  static Asked of(const Request& request, bool with_draft) {
-    return {&request.options, request.num_output_tokens(), with_draft ? request.draft.view() : TreeView(),
-            request.end_tokens, request.remaining_tokens()};
+  static Asked of(const Request& request, TreeView draft = {}) {
+    return {&request.options, request.num_output_tokens(), draft, request.end_tokens,
+            request.remaining_tokens()};
   }
 };
 

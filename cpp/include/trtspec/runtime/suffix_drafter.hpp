@@ -37,7 +37,7 @@ class SuffixDrafter final : public Drafter {
   explicit SuffixDrafter(const SuffixDecoding& config);
 
   const DrafterNeeds& needs() const override { return needs_; }
-  void prepare_draft_tokens(const ScheduledBatch& batch) override;
+  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override;
   std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
                                         const StepResult& result) override;
   void release(std::int64_t request_id) override;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <trtspec/draft_batch.hpp>
 #include <trtspec/logits_processor.hpp>
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/request.hpp>
@@ -27,11 +28,12 @@ class RequestProcessors {
   std::map<std::int64_t, LogitsProcessor> processors_;
 };
 
-// Has every row of the requests and their drafts sampled, by their options, and walks every draft.
+// Has every row of the requests and their drafts, a tree each, sampled by their options, and walks
+// every draft.
 // logits f32 [R, V] are where `device` samples; if a request changes them or asks for log
 // probabilities, all come to the host and are changed in place there. Throws std::runtime_error for
 // logits of another shape or dtype.
-StepResult verify(std::span<const Request* const> requests, RequestProcessors& processors,
-                  const at::Tensor& logits, Device& device);
+StepResult verify(std::span<const Request* const> requests, const DraftBatch& drafts,
+                  RequestProcessors& processors, const at::Tensor& logits, Device& device);
 
 }  // namespace trtspec

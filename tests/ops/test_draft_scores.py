@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.errors import ConfigError
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
+
+from .tree_reference import PlainTree
 
 
 def scored(tree: TokenTree, gains: Sequence[float]) -> TokenTree:
@@ -38,7 +40,6 @@ def scored_trees(draw: st.DrawFn, max_nodes: int = 14, vocab: int = 3) -> TokenT
 def by_path(tree: TokenTree) -> dict[tuple[int, ...], list[float]]:
     """Scores of the nodes that carry each path, in their order."""
     found: dict[tuple[int, ...], list[float]] = {}
-    assert tree.scores is not None
     for node, score in enumerate(tree.scores.tolist()):
         found.setdefault(tree.path_tokens(node), []).append(score)
     return found
@@ -47,49 +48,55 @@ def by_path(tree: TokenTree) -> dict[tuple[int, ...], list[float]]:
 @given(scored_trees(), st.integers(0, 12), st.sets(st.integers(0, 2)))
 @settings(max_examples=80, deadline=None)
 def test_scores_follow_their_nodes(tree: TokenTree, max_nodes: int, unwanted: set[int]) -> None:
-    assert tree.scores is not None
     of_node = dict(zip(range(len(tree)), tree.scores.tolist(), strict=True))
     left = tree.without(unwanted)
     spared = [n for n in of_node if unwanted.isdisjoint(tree.path_tokens(n))]
-    assert left.scores is not None and left.scores.tolist() == [of_node[n] for n in spared]
-    (best,) = TokenTree.best_each([tree], [max_nodes])
+    assert left.scores.tolist() == [of_node[n] for n in spared]
+    (best,) = DraftBatch.of([tree]).best([max_nodes])
     order = sorted(of_node, key=lambda n: (-of_node[n], n))[:max_nodes]
-    assert best.scores is not None
     assert best.scores.tolist() == [of_node[n] for n in sorted(order)]
     again = pickle.loads(pickle.dumps(tree))
     assert again == tree and again.scores.tolist() == tree.scores.tolist()
 
 
-@given(st.lists(scored_trees(max_nodes=9), max_size=3), st.integers(0, 12))
+def merged(parts: Sequence[TokenTree]) -> TokenTree:
+    """The union of drafts of one request."""
+    (union,) = DraftBatch.merge([DraftBatch.of([part]) for part in parts])
+    return union
+
+
+@given(st.lists(scored_trees(max_nodes=9), min_size=1, max_size=3))
+@settings(max_examples=80, deadline=None)
+def test_unions_keep_the_order_in_which_paths_come(parts: list[TokenTree]) -> None:
+    found = PlainTree.merge(
+        PlainTree(part.tokens.tolist(), part.parents.tolist()) for part in parts
+    )
+    union = merged(parts)
+    assert (union.tokens.tolist(), union.parents.tolist()) == (found.tokens, found.parents)
+    assert merged([union, *parts]) == union
+
+
+@given(st.lists(scored_trees(max_nodes=9), min_size=1, max_size=3), st.integers(0, 12))
 @settings(max_examples=80, deadline=None)
 def test_the_best_of_a_union(parts: list[TokenTree], count: int) -> None:
     """By brute force: every path has the best score that a member gives it; the best paths stay,
     and with each the path to it."""
-    union = TokenTree.merge(parts)
+    union = merged(parts)
     scores: dict[tuple[int, ...], float] = {}
     for part in parts:
         for path, found in by_path(part).items():
             scores[path] = max([*found, scores.get(path, -math.inf)])
     assert {path: score for path, (score,) in by_path(union).items()} == scores
-    best = by_path(TokenTree.best_each([union], [count])[0])
+    best = by_path(DraftBatch.of([union]).best([count])[0])
     assert len(best) == min(count, len(scores))
     worst = min((score for (score,) in best.values()), default=0.0)
     assert all(score <= worst for path, score in scores.items() if path not in best)
     assert all(path[:-1] in best for path in best if len(path) > 1)
 
 
-def best_of(trees: Sequence[TokenTree], *options: Any) -> list[TokenTree]:
-    """`TokenTree.best_of` of trees with scores."""
-    names = ("tokens", "parents", "scores")
-    parts = [np.concatenate([getattr(tree, name) for tree in trees]) for name in names]
-    nodes = [torch.from_numpy(part) for part in parts]
-    return TokenTree.best_of([len(tree) for tree in trees], *nodes, *options)
-
-
 def cells(tree: TokenTree, depths: int, levels: int) -> list[tuple[int, int]]:
     """The cell of each node by definition; no score may be near the border of two levels."""
     found = []
-    assert tree.scores is not None
     scores = [*tree.scores.tolist(), 0.0]  # the root's last
     for node, parent in enumerate(tree.parents.tolist()):
         surprise = (scores[parent] - scores[node]) / math.log(2)
@@ -106,51 +113,54 @@ def test_calls_for_many_trees_are_those_for_each(
     def draw(strategy: st.SearchStrategy[int]) -> list[int]:
         return [data.draw(strategy) for _ in trees]
 
-    def equal(found: list[TokenTree], expected: list[TokenTree]) -> None:
-        assert found == expected
+    def equal(found: DraftBatch, expected: list[TokenTree]) -> None:
+        assert [*found] == expected
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one.scores, other.scores)
 
-    counts, depths = draw(st.integers(0, 15)), draw(st.integers(0, 5))
-    unwanted = [data.draw(st.sets(st.integers(0, 2), max_size=1)) for _ in trees]
+    counts, drafts = draw(st.integers(0, 15)), DraftBatch.of(trees)
     each = zip(trees, counts, strict=True)
-    alone = [TokenTree.best_each([tree], [count])[0] for tree, count in each]
-    equal(TokenTree.best_each(trees, counts), alone)
-    equal(
-        best_of(trees, unwanted, depths, counts),
-        [
-            best_of([tree], *([option] for option in rest))[0]
-            for tree, *rest in zip(trees, unwanted, depths, counts, strict=True)
-        ],
-    )
+    equal(drafts.best(counts), [DraftBatch.of([tree]).best([count])[0] for tree, count in each])
+    others = trees[::-1]
+    pairs = zip(trees, others, strict=True)
+    equal(DraftBatch.merge([drafts, DraftBatch.of(others)]), [merged(pair) for pair in pairs])
     gains = -torch.rand(3, 20)
     exponents = [data.draw(st.sampled_from([1.0, 0.5, 2.0])) for _ in trees]
     expected = [
         scored(tree, [gains.numpy()[cell] * np.float32(exponent) for cell in cells(tree, 3, 20)])
         for tree, exponent in zip(trees, exponents, strict=True)
     ]
-    equal(TokenTree.calibrated(trees, gains, exponents), expected)
+    equal(drafts.calibrated(gains, exponents), expected)
 
 
-def test_trees_of_several_requests_that_do_not_fit_are_refused() -> None:
-    tokens, scores = torch.tensor([1, 2]), torch.zeros(2)
-    with pytest.raises(ConfigError, match="node 0 of a token tree has parent 5"):
-        parents = torch.tensor([5, 0], dtype=torch.int32)
-        TokenTree.best_of([2], tokens, parents, scores, [()], [9], [9])
-    with pytest.raises(RuntimeError, match="3 tokens int64, parents int32 and scores"):
-        parents = torch.tensor([-1, 0], dtype=torch.int32)
-        TokenTree.best_of([3], tokens, parents, scores, [()], [9], [9])
+@given(st.lists(scored_trees(max_nodes=6), min_size=1, max_size=4), st.integers(0, 25))
+@settings(max_examples=80, deadline=None)
+def test_the_likeliest_of_all(trees: list[TokenTree], count: int) -> None:
+    drafts = DraftBatch.of(trees)
+    nodes = [(-s, i, n) for i, tree in enumerate(trees) for n, s in enumerate(tree.scores.tolist())]
+    kept = sorted(nodes)[:count]
+    counts = [sum(i == item for _, i, _ in kept) for item in range(len(trees))]
+    assert drafts.likeliest(count) == drafts.best(counts)
+
+
+@given(st.lists(scored_trees(), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_chances(trees: list[TokenTree]) -> None:
+    found = DraftBatch.of(trees).chances
+    assert found.shape == (len(trees), max(map(len, trees)))
+    for row, tree in zip(found, trees, strict=True):
+        expected = sorted(np.exp(tree.scores).tolist(), reverse=True)
+        assert row.tolist() == [*expected, *[0.0] * (len(row) - len(tree))]
 
 
 def test_without_scores() -> None:
-    plain, other = TokenTree.chain([1, 2]), TokenTree([1, 3], [-1, 0], np.zeros(2, np.float32))
-    assert plain.scores is None and TokenTree.merge([plain, other]).scores is None
-    assert TokenTree.merge([other, TokenTree.empty()]).scores is not None
-    assert plain == scored(plain, [-1, -1]), "scores are not compared"
+    plain = TokenTree([1, 2, 3], [-1, 0, -1])
+    assert np.exp(plain.scores).tolist() == pytest.approx([0.5, 0.25, 0.5])
+    assert plain == scored(plain, [-1, -1, -1]), "scores are not compared"
     with pytest.raises(ConfigError, match="2 nodes needs as many scores, got 3"):
         TokenTree([1, 2], [-1, 0], np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match="needs as many scores, got 0"):
-        TokenTree.best_each([plain], [1])
+    with pytest.raises(ValueError, match="shorter"):
+        DraftBatch.of([plain]).best([])
 
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=8))
@@ -158,12 +168,13 @@ def test_without_scores() -> None:
 def test_cells(chances: list[float]) -> None:
     logs = np.log(np.array(chances, np.float32)).tolist()
     chain = scored(TokenTree.chain(range(len(chances))), logs)
-    depth, level = np.divmod(np.array(chain.outcomes(range(len(chain)), None, (5, 20))[2], int), 20)
+    _, _, places = DraftBatch.of([chain]).outcomes(0, range(len(chain)), None, (5, 20))
+    depth, level = np.divmod(np.array(places, int), 20)
     assert depth.tolist() == [min(i, 4) for i in range(len(chances))]
     for own, chance in zip(level.tolist(), chances, strict=True):
         wanted = 4 * math.log2(1 - 4 * math.log2(chance)) if chance < 1 else 0.0
         assert own in {min(int(wanted - 1e-3), 19), min(int(wanted + 1e-3), 19)}
-    half = TokenTree.chain([1]).outcomes([1], None, (5, 20))[2]
+    half = DraftBatch.of([TokenTree.chain([1])]).outcomes(0, [1], None, (5, 20))[2]
     assert half == [int(4 * math.log2(5))]
 
 
@@ -198,19 +209,19 @@ def walk(tree: TokenTree, tokens: list[int], verified: TokenTree | None) -> dict
 @given(scored_trees(), st.lists(st.integers(0, 2), max_size=6), st.none() | st.integers(0, 14))
 @settings(max_examples=150, deadline=None)
 def test_outcomes(tree: TokenTree, tokens: list[int], cut: int | None) -> None:
-    verified = None if cut is None else TokenTree.best_each([tree], [cut])[0]
-    reached, taken, places = tree.outcomes(tokens, verified, (5, 20))
-    assert dict(zip(reached, taken, strict=True)) == walk(tree, tokens, verified)
-    expected = [cells(tree, 5, 20)[node] for node in reached]
-    assert [divmod(place, 20) for place in places] == expected
-    if reached:
-        assert tree.depths[reached[-1]] == len({int(tree.parents[n]) for n in reached})
+    drafts = DraftBatch.of([None, tree])
+    verified = None if cut is None else drafts.best([9, cut])
+    rows, taken, places = drafts.outcomes(1, tokens, verified, (5, 20))
+    known = walk(tree, tokens, None if verified is None else verified[1])
+    assert taken == [*known.values()]
+    assert [divmod(place, 20) for place in places] == [cells(tree, 5, 20)[n] for n in known]
+    assert rows == len({int(tree.parents[node]) for node in known})
 
 
 def test_nothing_is_known_beyond_the_next_token() -> None:
     """Of a chain of which one node was verified and accepted, the second is known by the bonus
     token, the third is not."""
-    chain = TokenTree.chain([5, 6, 7, 8])
-    assert chain.outcomes([5, 6], None, (5, 20))[:2] == ([0, 1], [True, True])
-    assert chain.outcomes([5, 9], None, (5, 20))[:2] == ([0, 1], [True, False])
-    assert chain.outcomes([5, 6], TokenTree.chain([5]), (5, 20))[:2] == ([0], [True])
+    chain = DraftBatch.of([TokenTree.chain([5, 6, 7, 8])])
+    assert chain.outcomes(0, [5, 6], None, (5, 20))[:2] == (2, [True, True])
+    assert chain.outcomes(0, [5, 9], None, (5, 20))[:2] == (2, [True, False])
+    assert chain.outcomes(0, [5, 6], chain.best([1]), (5, 20))[:2] == (1, [True])
