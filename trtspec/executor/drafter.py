@@ -102,6 +102,12 @@ class Drafter(Protocol):
         asks once a step, before it reserves rows and blocks for them. Inherited: never."""
         return False
 
+    def needs_host(self) -> bool:
+        """Whether the drafts of the next step are made on the host, behind tokens that are known
+        by then; asked once a step, of executors whose engine drafts by itself otherwise. Inherited:
+        always."""
+        return True
+
     @abstractmethod
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """The draft nodes of `batch.items`, in their order: of each at most its max_nodes, none
@@ -135,6 +141,9 @@ class NoDrafter(Drafter):
 
     def skips_drafts(self, num_requests: int) -> bool:
         return True
+
+    def needs_host(self) -> bool:
+        return False
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         return DraftBatch.none(len(batch.items))

@@ -24,6 +24,9 @@ class ForwardingDrafter(Drafter):
     def skips_drafts(self, num_requests: int) -> bool:
         return self._drafter.skips_drafts(num_requests)
 
+    def needs_host(self) -> bool:
+        return self._drafter.needs_host()
+
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         return self._drafter.prepare_draft_tokens(batch)
 

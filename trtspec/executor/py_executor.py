@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from trtspec.errors import EngineError, TrtspecError
+from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.drafter import Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.request import Request
+from trtspec.executor.resident import ResidentEngine, ResidentSteps, confirmed
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.scheduler import OrderError, Scheduler
@@ -39,19 +41,22 @@ class StepOutput:
 class LaunchedStep:
     """A step whose engine calls have begun, as `PyExecutor.collect` needs it. drafts: what is
     verified, behind the rows of each item. failure: why nothing came of it; then there are neither
-    drafts nor a verification."""
+    drafts nor a verification. lag: how many others may be launched before it is collected; above 0
+    the device takes it by itself."""
 
     plan: StepPlan
     drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009  it is immutable
     verification: Verification | None = None
     failure: EngineError | None = None
+    lag: int = 0
 
 
 class PyExecutor:
     """Continuous batching with speculation over one target engine and any `Drafter`.
 
     A step has two halves: `launch` starts the engine calls of a plan, `collect` waits for their
-    result. What does not depend on these can be done between the two.
+    result. What does not depend on these can be done between the two. With a lag up to so many
+    further steps are launched before, and a result says what counts by then.
 
     Not thread-safe: one thread calls everything.
     """
@@ -65,6 +70,8 @@ class PyExecutor:
         rule: AcceptanceRule | None = None,
         metrics: ExecutorMetrics | None = None,
         overlap: Overlap | None = None,
+        resident: ResidentEngine | None = None,
+        lag: int = 0,
     ) -> None:
         """``metrics``: with the engines to report on; left out, none of them is. ``overlap``: to
         which the engines announce their calls; left out, nothing is done meanwhile.
@@ -72,7 +79,16 @@ class PyExecutor:
         ``meanwhile``, to be set, is what `step` does between the halves where it ``overlaps``: on
         another thread perhaps, which may `add` requests and call nothing else here. What it raises
         `step` raises, which then comes to nothing: its requests must be aborted.
+
+        ``resident``: the target as an engine that advances by itself; ``lag``: how many of its
+        steps are in flight while another is launched. 0: each step is taken by ``target``.
+        ConfigError for a lag without such an engine.
         """
+        if lag and resident is None:
+            raise ConfigError(
+                f"lag={lag} needs a target that keeps its running requests on the device; this one "
+                "is told the rows of every step, so that lag must be 0"
+            )
         self.metrics = metrics or ExecutorMetrics()
         self._target = target
         self._resources = resources
@@ -82,10 +98,16 @@ class PyExecutor:
         self._overlap = overlap
         self._sampler = Sampler(rule)
         self._stops: dict[int, StopChecker] = {}
+        self._lag = lag
+        self._in_flight: deque[LaunchedStep] = deque()  # the oldest first
+        self._resident: ResidentSteps | None = None
+        if lag and resident is not None:
+            caches, needs_host = resources.draft_caches, self._sampler.needs_host
+            self._resident = ResidentSteps(resident, scheduler, drafter, caches, needs_host)
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._in_flight)
 
     @property
     def num_running(self) -> int:
@@ -123,7 +145,8 @@ class PyExecutor:
         return self._overlap is not None
 
     def step(self) -> list[StepOutput]:
-        """Run one step: schedule and reserve, draft, verify, accept, commit, emit. Where a policy
+        """Run one step: schedule and reserve, draft, verify, accept, commit, emit. With a lag: the
+        first half of one, then the second of an earlier one; either may be left out. Where a policy
         cannot order the requests that wait, these fail instead, and the others go on next time."""
         try:
             plan = self.plan()
@@ -133,8 +156,10 @@ class PyExecutor:
                 self.meanwhile()
             return refused
         if self._overlap is None:
-            return self.collect(self.launch(plan))
-        return self.collect(self._overlap.during(lambda: self.launch(plan), self.meanwhile))
+            launched = self._begin(plan)
+        else:
+            launched = self._overlap.during(lambda: self._begin(plan), self.meanwhile)
+        return [] if launched is None else self.collect(launched)
 
     def close(self) -> None:
         """End the thread that overlaps, if there is one."""
@@ -143,20 +168,31 @@ class PyExecutor:
             self._overlap.close()
 
     def plan(self) -> StepPlan:
-        """Begin a step: choose its rows, reserve their blocks. OrderError: see `schedule`."""
+        """Begin a step: choose its rows, reserve their blocks. Empty if what is in flight is to be
+        collected first. OrderError: see `schedule`."""
         self.metrics.start_step()
+        if self._resident is not None and self._must_wait(self._resident):
+            return StepPlan(())
         plan = self._scheduler.schedule()
         self.metrics.record_preemptions(len(plan.preempted))
         if self._resources.enable_reuse:
             for item in plan.admitted:
                 self.metrics.record_prefix(item.request.num_prompt_tokens, item.start)
+        if self._resident is not None:
+            return self._resident.admit(plan, in_flight=bool(self._in_flight))
         return plan
 
     def launch(self, plan: StepPlan) -> LaunchedStep:
         """Draft, and start the target's call over the rows of the plan and its drafts."""
         try:
             for request in plan.preempted:
-                self._drafter.release(request.id)
+                self._release(request.id)
+            if self._resident is not None:
+                if self._resident.takes_next:
+                    return LaunchedStep(
+                        plan, verification=self._resident.launch(plan), lag=self._lag
+                    )
+                self._resident.step_on_host(plan)
             drafts = self._drafter.prepare_draft_tokens(plan)
             drafts = self._sampler.shape_drafts(plan, drafts, self._drafter.needs.max_depth)
             verification = self._sampler.launch(self._target, plan, drafts)
@@ -165,8 +201,9 @@ class PyExecutor:
             return LaunchedStep(plan, failure=_step_failure(plan, error))
 
     def collect(self, launched: LaunchedStep) -> list[StepOutput]:
-        """Read the result, accept, commit and emit."""
+        """Read the result, accept, commit and emit; nothing of requests that ended since."""
         plan, failure = launched.plan, launched.failure
+        requests = [item.request for item in plan.items if not item.request.is_finished]
         outputs: list[StepOutput] = []
         if failure is None:
             try:
@@ -174,14 +211,33 @@ class PyExecutor:
             except Exception as error:
                 failure = _step_failure(plan, error)
         if failure is not None:
-            for item in plan.items:
-                item.request.finish_reason = "error"
-            outputs = [StepOutput(item.request, error=failure) for item in plan.items]
-        for item in plan.items:
-            if item.request.is_finished:
-                self._end(item.request)
+            for request in requests:
+                request.finish_reason = "error"
+            outputs = [StepOutput(request, error=failure) for request in requests]
+        for request in requests:
+            if request.is_finished:
+                self._end(request)
         self.metrics.end_step(plan.only_generates, failure)
         return outputs
+
+    def _begin(self, plan: StepPlan) -> LaunchedStep | None:
+        """Launch a step, unless its plan is empty; the one that is to be collected now, if any."""
+        in_flight = self._in_flight
+        if plan.items or not in_flight:
+            launched = self.launch(plan)
+            if not (in_flight or launched.lag):
+                return launched
+            in_flight.append(launched)
+            if len(in_flight) <= launched.lag:
+                return None
+        return in_flight.popleft()
+
+    def _must_wait(self, resident: ResidentSteps) -> bool:
+        """Whether all that is in flight is to be collected before another step is planned: as that
+        needs the host, or as the requests of one that could not be launched end with it."""
+        needs_host = resident.next_needs_host()
+        in_flight = self._in_flight
+        return bool(in_flight) and (needs_host or in_flight[-1].failure is not None)
 
     def _refuse_waiting(self, error: OrderError) -> list[StepOutput]:
         """Fail the requests that could not be put in order."""
@@ -196,15 +252,19 @@ class PyExecutor:
         """Extend requests by what the target emits, and bring all caches and the drafter there."""
         plan, verification = launched.plan, launched.verification
         assert verification is not None, "a step that did not fail was verified"
-        result = verification.read().spread([item.samples for item in plan.items])
-        result.drafts = launched.drafts
+        result = verification.read()
+        if launched.lag:
+            plan, result = confirmed(plan, result)
+        else:
+            result = result.spread([item.samples for item in plan.items])
+            result.drafts = launched.drafts
         outputs = [self._conclude(item, result, i) for i, item in enumerate(plan.items)]
         moves = self._resources.extend(plan, result)
-        if self._drafter.needs.reads_hidden:
+        if self._drafter.needs.reads_hidden and not launched.lag:
             assert verification.hidden is not None, "the target was built without hidden states"
             result.hidden = _kept(verification.hidden, plan, result)
         drafted = self._drafter.on_accepted(plan, result)
-        if moves:
+        if moves and not launched.lag:
             self._target.compact(*moves)
         self._resources.commit(plan, result, drafted)
         return outputs
@@ -242,7 +302,13 @@ class PyExecutor:
     def _forget(self, request_id: int) -> None:
         self._stops.pop(request_id, None)
         self._sampler.release(request_id)
+        self._release(request_id)
+
+    def _release(self, request_id: int) -> None:
+        """The request ended or lost its blocks."""
         self._drafter.release(request_id)
+        if self._resident is not None:
+            self._resident.forget(request_id)
 
 
 def _nothing() -> None:

@@ -39,6 +39,11 @@ class Sampler:
         """A request arrives, of which rows will be judged until it is released."""
         self._processors.begin(request)
 
+    def needs_host(self, request: Request) -> bool:
+        """Whether more is asked of its rows than an engine that samples can do."""
+        is_changed = request.id in self._processors.live_requests
+        return self._rule is not None or is_changed or request.params.logprobs is not None
+
     def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
         """See `RequestProcessors.shape_drafts`."""
         return self._processors.shape_drafts(plan, drafts, max_depth)

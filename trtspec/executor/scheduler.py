@@ -37,6 +37,9 @@ class Scheduler:
     3. Waiting requests are admitted if their whole prompt fits beside what pass 1 will ask for in
        the next steps; nobody is admitted in a step in which somebody lacked blocks.
 
+    While launches are in flight, rows are reserved for the most tokens that they may emit, and
+    nobody is preempted: where that would be needed the plan is empty.
+
     Progress: every step feeds the first of the running requests at least one row, and if none runs,
     the first in the queue begins, so some request always goes on until it finishes. First come
     first served, it is the earliest unfinished one, so all finish. ``order`` changes whom pass 3
@@ -128,13 +131,24 @@ class Scheduler:
         return request
 
     def finish(self, request: Request) -> None:
-        """Forget a request whose text has ended, and free its blocks."""
+        """Forget a request whose text has ended, and free its blocks: those of one that is in
+        flight when the last of its launches is collected."""
         self._num_running -= self._native.finish(request.tokens.address)
         del self._requests[request.id]
 
+    def launched(self, plan: StepPlan) -> None:
+        """The last plan, or a part of it, is in flight: others may be planned before it is
+        committed."""
+        self._native.launched(plan.table)
+
+    def collected(self) -> None:
+        """The oldest launch has ended; to be said before what became of it is committed."""
+        self._native.collected()
+
     def schedule(self) -> StepPlan:
-        """Reserve and return the rows of the next step; empty only if there is no request. All
-        committed lengths must be those after the step before.
+        """Reserve and return the rows of the next step; empty only if there is no request, or what
+        is in flight is to be collected first. All committed lengths must be those after the last
+        step that is not in flight.
 
         Raises:
             OrderError: see there; nothing was reserved.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from trtspec.ops.draft_batch import DraftBatch
 class ScheduledRequest:
     """Rows of one request in a step: tokens[start : start + num_rows], then its draft nodes.
 
-    start: the target's committed length. num_rows: 1 (the root) if `is_generation`.
+    start: the target's committed length; of a request that generates in steps which were not
+        collected yet, the least that it may be. num_rows: 1 (the root) if `is_generation`.
     max_nodes: draft nodes for which rows and blocks are reserved; 0 in prefill. Where it is 0, NO
     room of a draft cache is reserved beyond what the request held, so no rollout may run for it.
     samples: whether the rows reach the newest token, so that the step emits a token; always so if
@@ -63,10 +64,13 @@ class StepPlan:
     gains: Tensor | None = None
     _table: Tensor | None = None
 
-    def of(self, places: Sequence[int], pace: float = 0.0, gains: Tensor | None = None) -> StepPlan:
-        """The items at these places alone, for a drafter."""
-        blocks = [self.blocks[i] for i in places] if self.blocks else []
-        return StepPlan(tuple(self.items[i] for i in places), tuple(blocks), pace=pace, gains=gains)
+    def pick(
+        self, places: Sequence[int], pace: float = 0.0, gains: Tensor | None = None
+    ) -> StepPlan:
+        """The step with the items at these places alone."""
+        items = tuple(self.items[i] for i in places)
+        blocks = tuple(self.blocks[i] for i in places) if self.blocks else ()
+        return replace(self, items=items, blocks=blocks, pace=pace, gains=gains, _table=None)
 
     def without_feeding(self) -> StepPlan:
         """The same step for a drafter that is not in use; `replace` takes several times as long."""

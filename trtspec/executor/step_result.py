@@ -71,6 +71,18 @@ class StepResult:
         start = [self.start[place] for place in accumulate(samples, initial=0)]
         return StepResult(start, self.tokens, self.rows, ends, logprobs, self.hidden)
 
+    def pick(self, places: Sequence[int]) -> StepResult:
+        """The result of the items at these places alone; without ``hidden``."""
+        spans = [slice(self.start[i], self.start[i + 1]) for i in places]
+        return StepResult(
+            [0, *accumulate(span.stop - span.start for span in spans)],
+            [token for span in spans for token in self.tokens[span]],
+            [row for span in spans for row in self.rows[span]],
+            [self.ends[i] for i in places],
+            {new: self.logprobs[i] for new, i in enumerate(places) if i in self.logprobs},
+            drafts=self.drafts.pick(places),
+        )
+
     def emitted(self, i: int) -> list[int]:
         """The tokens that item i emits."""
         return self.tokens[self.start[i] : self.start[i + 1]]

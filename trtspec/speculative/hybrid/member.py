@@ -71,7 +71,7 @@ class Member:
         kept = [i for i, rows in enumerate(accumulate(behind)) if rows <= self._most_rows]
         self.probe.num_asked += 1
         gains = self.acceptance.gains(ids) if pace and self.has_engine else None
-        drafts = self.drafter.prepare_draft_tokens(plan.of(kept, pace, gains))
+        drafts = self.drafter.prepare_draft_tokens(plan.pick(kept, pace, gains))
         self.took = clock() - began
         self.costs.observe(self.took, len(requests), sum(behind[i] for i in kept))
         self._drafts = drafts.spread(kept, len(requests))

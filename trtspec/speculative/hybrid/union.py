@@ -55,7 +55,7 @@ class UnionDrafter(Drafter):
         places = [i for i, item in enumerate(batch.items) if item.max_nodes > 0]
         if not places:
             return DraftBatch.none(len(batch.items))
-        return self._draft(step, batch.of(places)).spread(places, len(batch.items))
+        return self._draft(step, batch.pick(places)).spread(places, len(batch.items))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         step = self._step
