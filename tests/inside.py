@@ -94,7 +94,7 @@ def replace_session(engine: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def slot_session(network: Any) -> Any:
-    """The session of the graph with caches that a network over slots feeds; one that judges feeds
+    """The session of the graph with caches that a network over slots feeds; one that verifies feeds
     it by way of another session."""
     inner = getattr(network, "_graph", None)
     return (network._session if inner is None else inner)._session

@@ -94,7 +94,7 @@ constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 const FlagReader::Texts kElsewhere{
     {"adaptive", "its controller weighs measured costs; choose --max_draft_len here"},
     {"drafters", "a controller weighs the methods of a hybrid; name one with --speculative here"},
-    {"simulate_acceptance", "drafts are judged by the model alone here; leave it out"},
+    {"simulate_acceptance", "drafts are verified by the model alone here; leave it out"},
     {"lossy_typical_acceptance", "acceptance is lossless here; leave it out"},
     {"stop", "strings need a tokenizer; give the tokens that end a text as --eos_id"},
     {"bad_words", "strings need a tokenizer; give token ids as --bad_words_ids"},

@@ -53,49 +53,49 @@ struct RowSamplerHolder : torch::CustomClassHolder {
   void remove(int64_t id) { requests.erase(id); }
 
   // Of requests by their sequences, and the address of the drafts that they verify, 0 without.
-  trtspec::Questions questions(const Ints& sequences, int64_t drafts) const {
+  trtspec::VerifyInputs inputs_of(const Ints& sequences, int64_t drafts) const {
     TORCH_CHECK(drafts == 0 || drafts_at(drafts).size() == sequences.size(),
                 "sampling: one tree is needed for each of ", sequences.size(), " requests");
-    std::vector<trtspec::Asked> asked;
+    std::vector<trtspec::SampledRequest> sampled;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const trtspec::Sequence& sequence = sequence_at(sequences[i]);
       const auto found = requests.find(sequence.id);
       TORCH_CHECK(found != requests.end(), "sampling: request ", sequence.id, " has not begun");
       const Kept& kept = found->second;
-      asked.push_back({&kept.options, sequence.num_output_tokens(),
+      sampled.push_back({&kept.options, sequence.num_output_tokens(),
                        drafts == 0 ? trtspec::TreeView() : drafts_at(drafts)[i], kept.end_tokens,
                        sequence.remaining_tokens()});
     }
-    return trtspec::Questions(asked);
+    return trtspec::VerifyInputs(sampled);
   }
 
   // As the inputs of ops and engines: the seven columns of the rows, then tokens, parents and first
   // rows as `accept` takes them.
   std::vector<at::Tensor> tensors(const Ints& sequences, int64_t drafts) {
-    const trtspec::Questions asked = questions(sequences, drafts);
-    std::vector<at::Tensor> made = asked.table.columns();
-    made.insert(made.end(), {trtspec::host_copy(asked.tokens), trtspec::host_copy(asked.parents),
-                             trtspec::host_copy(asked.starts)});
+    const trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
+    std::vector<at::Tensor> made = inputs.table.columns();
+    made.insert(made.end(), {trtspec::host_copy(inputs.tokens), trtspec::host_copy(inputs.parents),
+                             trtspec::host_copy(inputs.starts)});
     return made;
   }
 
   // What becomes of them by logits on the host.
-  Columns judge(const Ints& sequences, int64_t drafts, const at::Tensor& logits) {
-    return columns_of(trtspec::verify(questions(sequences, drafts), logits, sample_here));
+  Columns verify(const Ints& sequences, int64_t drafts, const at::Tensor& logits) {
+    return columns_of(trtspec::verify(inputs_of(sequences, drafts), logits, sample_here));
   }
 
   // The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what
   // `accept` says, [J, P] i32 and [J] i32.
   Columns decode(const Ints& sequences, int64_t drafts, const at::Tensor& sampled,
                  const at::Tensor& accepted, const at::Tensor& emitted) {
-    const trtspec::Questions asked = questions(sequences, drafts);
+    const trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
     const auto count = int64_t(sequences.size());
-    TORCH_CHECK(sampled.numel() == asked.starts.back() && accepted.dim() == 2 &&
+    TORCH_CHECK(sampled.numel() == inputs.starts.back() && accepted.dim() == 2 &&
                     accepted.size(0) == count && emitted.numel() == count,
-                "sampling: results of ", asked.starts.back(), " rows of ", count,
+                "sampling: results of ", inputs.starts.back(), " rows of ", count,
                 " requests are needed, not ", sampled.sizes(), ", ", accepted.sizes(), " and ",
                 emitted.sizes());
-    return columns_of(trtspec::decode(asked, sampled.contiguous().const_data_ptr<int64_t>(),
+    return columns_of(trtspec::decode(inputs, sampled.contiguous().const_data_ptr<int64_t>(),
                                 accepted.contiguous().const_data_ptr<int32_t>(), accepted.size(1),
                                 emitted.contiguous().const_data_ptr<int32_t>()));
   }
@@ -111,6 +111,6 @@ void register_row_sampler(torch::Library& library) {
       .def("add", &RowSamplerHolder::add)
       .def("remove", &RowSamplerHolder::remove)
       .def("tensors", &RowSamplerHolder::tensors)
-      .def("judge", &RowSamplerHolder::judge)
+      .def("verify", &RowSamplerHolder::verify)
       .def("decode", &RowSamplerHolder::decode);
 }

@@ -21,10 +21,10 @@ from trtspec.backends.session import GraphSession, Session
 from trtspec.backends.shape import EngineShape, Graph, NetworkShape
 from trtspec.backends.slots.backend import SlotParts
 from trtspec.backends.tensorrt.build_engines import profiles
-from trtspec.backends.tensorrt.judging import lower_with_plugins, open_judging
 from trtspec.backends.tensorrt.paged import lower_paged, paged_profiles
 from trtspec.backends.tensorrt.paged_session import PagedParts
 from trtspec.backends.tensorrt.plugin_ops import DOMAIN, PLUGIN_VERSION
+from trtspec.backends.tensorrt.verifying import lower_with_plugins, open_verifying
 from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.ops.sampling import sample
@@ -149,7 +149,7 @@ class Judging(OnnxBackend):
         self.with_plugins = with_plugins
         self.sessions: list[ReferenceSession] = []
 
-    def judges(self, engine: EngineShape) -> bool:
+    def verifies(self, engine: EngineShape) -> bool:
         return True
 
     def has_plugins(self, file: Path, num_caches: int) -> bool:
@@ -162,7 +162,7 @@ class Judging(OnnxBackend):
         return super().lower_target(engine, part)
 
     def open_target(self, parts: SlotParts) -> Session:
-        return open_judging(parts, self.with_plugins)
+        return open_verifying(parts, self.with_plugins)
 
     def open_graph(
         self,

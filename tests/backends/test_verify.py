@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowBatch, RowGroup, pack
-from trtspec.executor.verdict import Judgement, Questions
+from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns, sample
@@ -38,7 +38,7 @@ Fed = tuple[int, list[int], int, TokenTree | None, bool]
 """Of a request: its number, tokens, context, tree, and whether its last token is judged."""
 
 
-def questions(fed: Sequence[Fed], temperature: float) -> Questions:
+def questions(fed: Sequence[Fed], temperature: float) -> VerifyInputs:
     """What the sampler asks, of requests with seeds of their own."""
     judged = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
     counts = [1 + len(tree) for _, tree in judged]
@@ -55,7 +55,7 @@ def questions(fed: Sequence[Fed], temperature: float) -> Questions:
         torch.zeros(total, dtype=torch.int64),
         torch.from_numpy(depths + 3),
     )
-    return Questions(
+    return VerifyInputs(
         columns,
         torch.from_numpy(parents),
         torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32),
@@ -91,18 +91,18 @@ class Pair:
         return pack(groups, layout, DraftBatch.of([tree for *_, tree, _ in fed]))
 
     def expected(
-        self, fed: Sequence[Fed], asked: Questions
-    ) -> tuple[Tensor, Tensor | None, Judgement]:
+        self, fed: Sequence[Fed], asked: VerifyInputs
+    ) -> tuple[Tensor, Tensor | None, VerifyOutputs]:
         logits, hidden = inside.target(self.eager).forward(self.packed(self.eager, fed))
         columns, parents, row_start = asked
         sampled = sample(logits, *columns)
         drafted = torch.tensor([token for tree in judged_trees(fed) for token in (0, *tree.tokens)])
-        return logits, hidden, Judgement(sampled, *accept(sampled, drafted, parents, row_start))
+        return logits, hidden, VerifyOutputs(sampled, *accept(sampled, drafted, parents, row_start))
 
     def check(self, fed: Sequence[Fed], temperature: float) -> None:
         asked = questions(fed, temperature)
         logits, hidden, verdict = self.expected(fed, asked)
-        found, states, judged = inside.target(self.judging).judge(
+        found, states, judged = inside.target(self.judging).verify(
             self.packed(self.judging, fed), asked
         )
         assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()

@@ -86,7 +86,7 @@ class Seen(NamedTuple):
 class ToyEngine:
     """Stands in for a `trtspec.executor.model_engine.ModelEngine`."""
 
-    judges = False
+    verifies = False
     rolls_first_step = False
 
     def __init__(

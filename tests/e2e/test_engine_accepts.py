@@ -1,4 +1,4 @@
-"""A target that accepts in its engine gives the text of one whose logits the sampler judges."""
+"""A target that accepts in its engine gives the text of one whose logits the sampler verifies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import trtspec.executor.sampler as judges
+import trtspec.executor.sampler as verifies
 from trtspec import LLM
 
 from .helpers import (
@@ -65,7 +65,7 @@ def pair(request: pytest.FixtureRequest, models: TinyModels) -> Iterator[Pair]:
 
 
 def refuse(*tensors: Any) -> Any:
-    raise AssertionError("the host judges what the engine has judged")
+    raise AssertionError("the host verifies what the engine has judged")
 
 
 @pytest.mark.parametrize("params", [[GREEDY_24] * 8, SAMPLED_24], ids=["greedy", "sampled"])
@@ -75,7 +75,7 @@ def test_the_text_is_the_same(
     eager, accepting = pair
     expected = tokens(eager.generate(PROMPTS, params))
     for name in ("sample", "accept"):
-        monkeypatch.setattr(judges, name, refuse)
+        monkeypatch.setattr(verifies, name, refuse)
     assert tokens(accepting.generate(PROMPTS, params)) == expected
     figures = [llm.get_metrics()["num_accepted_tokens"] for llm in pair]
     assert figures[0] == figures[1] > 0

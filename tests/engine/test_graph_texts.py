@@ -120,7 +120,7 @@ def test_texts(
     graphs = {"enable_padding": padding}
     with open_llm(models.folder("llama"), **options) as plain:
         expected = [plain.generate(prompts, params, use_tqdm=False) for params in RUNS]
-    monkeypatch.setattr(EagerBackend, "judges", lambda self, engine: True)
+    monkeypatch.setattr(EagerBackend, "verifies", lambda self, engine: True)
     with open_llm(models.folder("llama"), config, cuda_graph_config=graphs, **options) as llm:
         for params, outputs in zip(RUNS, expected, strict=True):
             found = llm.generate(prompts, params, use_tqdm=False)

@@ -40,7 +40,9 @@ def judge(
     """Of each request, in a step that verifies these trees; ``logits [R, V]`` are of all rows."""
     for request in requests:
         sampler.begin(request)
-    target: Any = SimpleNamespace(judges=False, layout=None, forward=lambda packed: (logits, None))
+    target: Any = SimpleNamespace(
+        verifies=False, layout=None, forward=lambda packed: (logits, None)
+    )
     result = sampler.launch(target, unpacked(requests), DraftBatch.of(trees)).read()
     return [
         Verified(result.accepted_rows(i), result.emitted(i), result.logprobs.get(i), end)

@@ -97,7 +97,7 @@ class Book:
 class FakeTarget(Book):
     """States are numbers of prefixes; the next token is a function of the prefix."""
 
-    judges = False
+    verifies = False
 
     def __init__(self, block: int, next_token: Callable[[Path], int], vocab: int) -> None:
         super().__init__(block)

@@ -1,4 +1,4 @@
-"""Sampler: the rows that it judges, and what it makes of those without a usable number."""
+"""Sampler: the rows that it verifies, and what it makes of those without a usable number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_result import REASONS
-from trtspec.executor.verdict import Judgement
+from trtspec.executor.verify_call import VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import COLUMN_DTYPES, sample
@@ -113,9 +113,9 @@ def test_the_host_decides_as_the_ops_do() -> None:
         rows = SamplingRows()
         columns, nodes = rows.tensors(requests, drafts)
         sampled = sample(logits, *columns)
-        judgement = Judgement(sampled, *accept(sampled, *nodes))
+        judgement = VerifyOutputs(sampled, *accept(sampled, *nodes))
         by_ops = rows.decode(requests, drafts, judgement)
-        assert rows.judge(requests, drafts, logits) == by_ops
+        assert rows.verify(requests, drafts, logits) == by_ops
         emitted += len(by_ops.tokens)
         ends.update(by_ops.ends)
         for i, request in enumerate(requests):
@@ -127,7 +127,7 @@ def test_the_host_decides_as_the_ops_do() -> None:
                 is_last = len(tokens) == request.max_output_tokens
                 assert end == ("stop" if is_end else "length" if is_last else None)
         with pytest.raises(RuntimeError, match="float32 logits"):
-            rows.judge(requests, drafts, logits[1:])
+            rows.verify(requests, drafts, logits[1:])
     assert emitted > 60 and ends == {*REASONS}  # drafts were accepted, texts ended and failed
 
 

@@ -10,7 +10,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
 from trtspec.executor.simulation import SimulatedAcceptance
-from trtspec.executor.verdict import Judgement
+from trtspec.executor.verify_call import VerifyOutputs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
@@ -20,15 +20,15 @@ from .judging import unpacked
 class Target:
     """Judges in its own call, where it is asked to."""
 
-    judges = True
+    verifies = True
     layout = None
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def judge(self, packed: Any, questions: Any) -> tuple[Any, None, Judgement]:
-        self.calls.append("judge")
-        return torch.zeros(1, 8), None, Judgement(torch.tensor([3]))
+    def verify(self, packed: Any, questions: Any) -> tuple[Any, None, VerifyOutputs]:
+        self.calls.append("verify")
+        return torch.zeros(1, 8), None, VerifyOutputs(torch.tensor([3]))
 
     def forward(self, packed: Any) -> tuple[Any, None]:
         self.calls.append("forward")
@@ -41,6 +41,6 @@ def test_a_rule_is_asked_of_drafts_alone() -> None:
     sampler.begin(request)
     none, drafts = DraftBatch.none(1), DraftBatch.of([TokenTree([5, 6], [-1, 0])])
     result = sampler.launch(target, unpacked([request]), none).read()  # type: ignore[arg-type]
-    assert target.calls == ["judge"] and result.tokens == [3]
+    assert target.calls == ["verify"] and result.tokens == [3]
     result = sampler.launch(target, unpacked([request]), drafts).read()  # type: ignore[arg-type]
-    assert target.calls == ["judge", "forward"] and result.tokens[:2] == [5, 6]
+    assert target.calls == ["verify", "forward"] and result.tokens[:2] == [5, 6]

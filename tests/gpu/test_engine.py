@@ -12,7 +12,7 @@ import trtspec.executor.sampler as sampler
 from trtspec import LLM, SamplingParams
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.device import compute_capability, device_problem
-from trtspec.backends.judging import JudgingSession
+from trtspec.backends.verifying import VerifyingSession
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
@@ -143,7 +143,7 @@ def weight_names(llm: LLM) -> list[str]:
 def innermost(llm: LLM) -> Any:
     """The target's own session, in those that capture and judge."""
     session: Any = inside.session(inside.target(llm))
-    while isinstance(session, CudaGraphSession | JudgingSession):
+    while isinstance(session, CudaGraphSession | VerifyingSession):
         session = session._session
     return session
 

@@ -96,7 +96,7 @@ def test_exported(shop: Workshop, record: store.Record, method: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", COMPILED)
 def test_compiled(shop: Workshop, record: store.Record, method: str) -> None:
-    """The suites of compiled engines compare these with eager ones, which `test_eager` judges."""
+    """The suites of compiled engines compare these with eager ones, which `test_eager` verifies."""
     recorded = record.methods[method]["aoti"]
     check(f"{method} / aoti", run_part(recorded), shop.ran(method, "aoti"))
 

@@ -184,9 +184,9 @@ class Backend:
 
     # Sessions.
 
-    def judges(self, engine: EngineShape) -> bool:
+    def verifies(self, engine: EngineShape) -> bool:
         """Whether the target's session samples and accepts by itself (see `EngineInputs`): in its
-        graph, or by ops behind that (see `trtspec.backends.judging`)."""
+        graph, or by ops behind that (see `trtspec.backends.verifying`)."""
         return False
 
     def open(

@@ -3,8 +3,8 @@
 An engine takes packed rows, T of them over B requests, without padding between requests; its other
 inputs depend on its kind (see `EngineInputs`). A language model returns float32 logits ``[R, V]``
 and, if it was built to, the captured states ``[T, n*H]``. One that samples and accepts by itself
-(see `trtspec.backends.judging`, and over slots `trtspec.backends.slots.verify`) returns, behind
-those, ``sampled [R]``, ``accepted_rows [J, P]`` and ``num_emitted [J]`` of the J requests to judge.
+(see `trtspec.backends.verifying`, and over slots `trtspec.backends.slots.verify`) returns, behind
+those, ``sampled [R]``, ``accepted_rows [J, P]`` and ``num_emitted [J]`` of J requests to verify.
 A network over states, which is called for its K/V, returns rows ``[T, H]`` that are not read; a
 rollout what `TreeRollout.forward` returns; one of its passes the best children of the wanted rows,
 ``ids [R, k]`` and ``gains [R, k]``.
@@ -57,7 +57,7 @@ class EngineInputs(NamedTuple):
     columns       sampling values: [B] of a rollout's requests; [R] of such rows, and of the logits
                   rows of a target that samples and accepts by itself
     parents       [R] i32     such a target: of its logits rows, in their trees
-    row_start     [J+1] i32   such a target: first logits row of each request to judge
+    row_start     [J+1] i32   such a target: first logits row of each request to verify
     hidden_in     [T, n*H]    a network that reads the target's states: those of each row
     caches        keys of every layer that keeps them, then values, written in place: [num_blocks,
                   block_size, kv_heads, head_dim], over slots [slots, kv_heads, length, head_dim]

@@ -40,9 +40,9 @@ class OpenSessions:
     drafts: tuple[OpenDraft, ...]
 
 
-def judges(engine: EngineConfig) -> bool:
-    """Whether the target's session samples and accepts, see `Backend.judges`."""
-    return engine.backend.judges(engine_shape(engine))
+def verifies(engine: EngineConfig) -> bool:
+    """Whether the target's session samples and accepts, see `Backend.verifies`."""
+    return engine.backend.verifies(engine_shape(engine))
 
 
 def open_sessions(

@@ -1,4 +1,4 @@
-"""AcceptanceRule: what may stand in for the target's own judgement of drafts, only if asked for."""
+"""AcceptanceRule: what may stand in for the target's verification of drafts, only if asked for."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ class NetworkFacts:
 
     vocab_size: ids that it reads. pass_bytes: of the weights that one pass reads. rollout_passes:
     passes of a rollout. hidden_in: width of the target's states that a rollout reads, 0 for none.
-    judges: the session samples and accepts, see `EngineInputs`.
+    verifies: the session samples and accepts, see `EngineInputs`.
     """
 
     vocab_size: int
     pass_bytes: PassBytes = NOTHING_READ
     rollout_passes: int = 1
     hidden_in: int = 0
-    judges: bool = False
+    verifies: bool = False

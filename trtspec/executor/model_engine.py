@@ -26,13 +26,13 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.pass_rollout import StopRule
-from trtspec.executor.verdict import Judgement, Questions
+from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.sampling import SamplingColumns
 
-_NO_QUESTIONS = Questions(
+_NOTHING_TO_VERIFY = VerifyInputs(
     greedy_sampling(0), torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
 )
-"""To an engine that judges, where nothing is to be judged."""
+"""To an engine that verifies, where there is nothing."""
 _FIRST_STEP = StopRule(max_depth=1)
 
 
@@ -56,7 +56,7 @@ class ModelEngine(CountedEngine):
         super().__init__(caches.device)
         self.layout = caches.layout
         self.vocab_size = network.vocab_size
-        self.judges = network.judges
+        self.verifies = network.verifies
         self.caches = caches
         self._network = network
         self._sessions = sessions
@@ -74,17 +74,17 @@ class ModelEngine(CountedEngine):
         valid until its next call.
         """
         bucket = self._find_bucket(packed, rolls_out=False)
-        logits, hidden, _ = self._forward(packed, bucket, _NO_QUESTIONS)
+        logits, hidden, _ = self._forward(packed, bucket, _NOTHING_TO_VERIFY)
         return logits, hidden
 
-    def judge(
-        self, packed: RowBatch, questions: Questions
-    ) -> tuple[Tensor, Tensor | None, Judgement]:
-        """What `forward` returns, and what the engine, if it ``judges``, says of the rows whose
-        logits are wanted. ``questions``: about these rows."""
+    def verify(
+        self, packed: RowBatch, asked: VerifyInputs
+    ) -> tuple[Tensor, Tensor | None, VerifyOutputs]:
+        """What `forward` returns, and what the engine, if it ``verifies``, says of the rows whose
+        logits are wanted. ``asked``: about these rows."""
         bucket = self._find_bucket(packed, rolls_out=False)
-        logits, hidden, verdict = self._forward(packed, bucket, questions)
-        return logits, hidden, Judgement(*verdict)
+        logits, hidden, verified = self._forward(packed, bucket, asked)
+        return logits, hidden, VerifyOutputs(*verified)
 
     @property
     def rolls_first_step(self) -> bool:
@@ -174,7 +174,7 @@ class ModelEngine(CountedEngine):
         rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
         padding = RowBatch(rows, torch.zeros(0, dtype=torch.int64), 0)
         if not self._sessions.drafts:
-            self._forward(padding, bucket, _NO_QUESTIONS)
+            self._forward(padding, bucket, _NOTHING_TO_VERIFY)
             return
         width = self._network.hidden_in
         zeros = torch.zeros((0, width), dtype=self.caches.dtype, device=self._device)
@@ -182,9 +182,9 @@ class ModelEngine(CountedEngine):
         self._roll_out(padding, greedy_sampling(0), hidden, bucket, rule)
 
     def _forward(
-        self, packed: RowBatch, bucket: Bucket | None, questions: Questions
+        self, packed: RowBatch, bucket: Bucket | None, asked: VerifyInputs
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """Logits, states if any, and of an engine that judges its verdict."""
+        """Logits, states if any, and of an engine that verifies what it says."""
         rows, logits_rows, cached_tokens = packed
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.logits if bucket else max(logits_rows.shape[0], 1)
@@ -193,27 +193,27 @@ class ModelEngine(CountedEngine):
             logits_rows=extend(logits_rows, wanted, 0),
         )
         counts = [logits_rows.shape[0], rows.input_ids.shape[0]]
-        judged = questions.row_start.shape[0] - 1
-        if self.judges:
-            requests = bucket.requests if bucket else judged
-            starts = questions.row_start
+        count = asked.row_start.shape[0] - 1
+        if self.verifies:
+            requests = bucket.requests if bucket else count
+            starts = asked.row_start
             inputs = inputs._replace(
-                columns=SamplingColumns._make(extend(x, wanted, 0) for x in questions.columns),
-                parents=extend(questions.parents, wanted, 0),
+                columns=SamplingColumns._make(extend(x, wanted, 0) for x in asked.columns),
+                parents=extend(asked.parents, wanted, 0),
                 row_start=extend(starts, requests + 1, int(starts[-1])),
             )
         inputs = _to_device(inputs, self._row_staging, stable=bucket is not None)
         assert self._sessions.model is not None, "a draft may have no forward call"
         outputs = self._run(self._sessions.model, inputs, cached_tokens, 1)
-        judgement: list[Tensor] = []
-        if self.judges:
+        verified: list[Tensor] = []
+        if self.verifies:
             *outputs, sampled, accepted, emitted = outputs
-            verdict = [len(questions.parents), judged, judged]
-            judgement = unpad([sampled, accepted, emitted], verdict)
+            sizes = [len(asked.parents), count, count]
+            verified = unpad([sampled, accepted, emitted], sizes)
         if wanted != counts[0] or bucket is not None:
             outputs = unpad(outputs, counts[: len(outputs)])
         logits, *hidden = outputs
-        return logits, hidden[0] if hidden else None, judgement
+        return logits, hidden[0] if hidden else None, verified
 
     def _roll_out_groups(
         self,

@@ -15,16 +15,16 @@ from trtspec.executor.request import Request
 from trtspec.executor.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.verdict import Judgement, Questions
 from trtspec.executor.verification import Verification, places
+from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns, sample
 
 
 class Sampler:
-    """Has the target's rows judged: applies each request's options, samples every row, walks every
-    tree.
+    """Has the target's rows verified: applies each request's options, samples every row and walks
+    every tree.
 
     ``rule``: accept other drafts than those that the target emits; the text is then not its own.
     """
@@ -36,7 +36,7 @@ class Sampler:
         self._staging: Staging | None = None
 
     def begin(self, request: Request) -> None:
-        """A request arrives, of which rows will be judged until it is released."""
+        """A request arrives, of which rows will be verified until it is released."""
         self._processors.begin(request)
 
     def needs_host(self, request: Request) -> bool:
@@ -50,22 +50,22 @@ class Sampler:
 
     def launch(self, target: ModelEngine, plan: StepPlan, drafts: DraftBatch) -> Verification:
         """Feed a step's rows and its ``drafts`` behind them to the target, and have those of the
-        items that sample judged. A target that ``judges`` does so in the same call, unless a
+        items that sample verified. A target that ``verifies`` does so in the same call, unless a
         request's processors change its logits first, or the rule what is sampled of drafts: then
         what that call samples is not read."""
-        packed, judged = plan.pack(target.layout, drafts), drafts
+        packed, verified = plan.pack(target.layout, drafts), drafts
         requests = [item.request for item in plan.items if item.samples]
         if len(requests) < len(plan.items):
-            judged = drafts.pick([i for i, item in enumerate(plan.items) if item.samples])
-        changes = self._processors.changes(requests, judged)
-        if requests and target.judges and not self._forces(judged) and not any(changes):
-            columns, (_, parents, row_start) = self._rows.tensors(requests, judged)
-            questions = Questions(SamplingColumns._make(columns), parents, row_start)
-            logits, hidden, judgement = target.judge(packed, questions)
-            raw = _raw(requests, judged, logits)
-            return self._told(requests, judged, hidden, judgement, raw)
+            verified = drafts.pick([i for i, item in enumerate(plan.items) if item.samples])
+        changes = self._processors.changes(requests, verified)
+        if requests and target.verifies and not self._forces(verified) and not any(changes):
+            columns, (_, parents, row_start) = self._rows.tensors(requests, verified)
+            asked = VerifyInputs(SamplingColumns._make(columns), parents, row_start)
+            logits, hidden, outputs = target.verify(packed, asked)
+            raw = _raw(requests, verified, logits)
+            return self._decided(requests, verified, hidden, outputs, raw)
         logits, hidden = target.forward(packed)
-        return self._judge(requests, judged, changes, logits, hidden)
+        return self._verify(requests, verified, changes, logits, hidden)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""
@@ -81,7 +81,7 @@ class Sampler:
         """Whether the rule has something to decide; without drafts it has not."""
         return self._rule is not None and any(drafts.counts)
 
-    def _judge(
+    def _verify(
         self,
         requests: Sequence[Request],
         drafts: DraftBatch,
@@ -89,7 +89,7 @@ class Sampler:
         logits: Tensor,
         hidden: Tensor | None,
     ) -> Verification:
-        """Judge the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
+        """Verify the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
         request the row of its newest token and one row per node of its draft. All is done where the
         logits are: on the host in one call, else behind the target's, to where one copy more takes
         options and trees. Only a rule waits for what was sampled."""
@@ -101,7 +101,7 @@ class Sampler:
                 if change is not None:
                     change.apply(logits[own])
         if not self._forces(drafts) and logits.device.type == "cpu":
-            result = self._rows.judge(requests, drafts, logits)
+            result = self._rows.verify(requests, drafts, logits)
             return Verification(requests, hidden, lambda: result, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
@@ -114,21 +114,21 @@ class Sampler:
             for request, tree, own in owned:
                 self._rule.force(request, tree, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
-        judgement = Judgement(sampled)
+        outputs = VerifyOutputs(sampled)
         if any(drafts.counts):
-            judgement = Judgement(sampled, *accept(sampled, drafted, above, row_start))
-        return self._told(requests, drafts, hidden, judgement, raw)
+            outputs = VerifyOutputs(sampled, *accept(sampled, drafted, above, row_start))
+        return self._decided(requests, drafts, hidden, outputs, raw)
 
-    def _told(
+    def _decided(
         self,
         requests: Sequence[Request],
         drafts: DraftBatch,
         hidden: Tensor | None,
-        judgement: Judgement,
+        outputs: VerifyOutputs,
         raw: Mapping[int, Tensor],
     ) -> Verification:
         """By tensors, which are read when the result is."""
-        decide = partial(self._rows.decode, requests, drafts, judgement)
+        decide = partial(self._rows.decode, requests, drafts, outputs)
         return Verification(requests, hidden, decide, raw)
 
 

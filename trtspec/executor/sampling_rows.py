@@ -12,7 +12,7 @@ from trtspec.backends.staging import to_host
 from trtspec.config.sampling import seed_to_int64
 from trtspec.executor.request import Request
 from trtspec.executor.step_result import REASONS, StepResult
-from trtspec.executor.verdict import Judgement
+from trtspec.executor.verify_call import VerifyOutputs
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.draft_batch import DraftBatch
 
@@ -29,7 +29,7 @@ class SamplingRows:
         # Looking the methods up costs as much as much of what they do.
         self._add, self._remove = sampler.add, sampler.remove
         self._tensors = sampler.tensors
-        self._judge, self._decode = sampler.judge, sampler.decode
+        self._verify, self._decode = sampler.verify, sampler.decode
         self._live: set[int] = set()
 
     def tensors(
@@ -41,15 +41,15 @@ class SamplingRows:
         made: list[Tensor] = self._tensors(*self._asked(requests, drafts))
         return made[:7], made[7:]
 
-    def judge(self, requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> StepResult:
+    def verify(self, requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> StepResult:
         """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees."""
-        return _result(self._judge(*self._asked(requests, drafts), logits))
+        return _result(self._verify(*self._asked(requests, drafts), logits))
 
     def decode(
-        self, requests: Sequence[Request], drafts: DraftBatch, judgement: Judgement
+        self, requests: Sequence[Request], drafts: DraftBatch, outputs: VerifyOutputs
     ) -> StepResult:
         """What tensors say of the rows, wherever they are; one copy comes to the host."""
-        sampled, accepted, emitted = judgement
+        sampled, accepted, emitted = outputs
         if accepted is None or emitted is None:  # roots alone: each emits its own token
             (sampled,) = to_host([sampled])
             accepted = torch.zeros(len(requests), 1, dtype=torch.int32)

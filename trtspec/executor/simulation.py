@@ -34,7 +34,7 @@ def uniform(seed: int, sample_index: int, step: int) -> float:
 
 
 class SimulatedAcceptance:
-    """Replaces the target's judgement of drafts by chance, so that given rates are met.
+    """Replaces the target's verification of drafts by chance, so that given rates are met.
 
     ``rates[i]`` is the share of steps that accept a draft at depth i + 1 or deeper: unconditional,
     so never increasing; beyond the last one it is 0. They are met where trees are deep enough. The

@@ -32,7 +32,7 @@ class TypicalAcceptance:
         """See `AcceptanceRule.force`."""
         if not len(tree) or request.params.temperature == 0.0:
             return
-        rows = tree.row_parents()[1:]  # the row that judges each node
+        rows = tree.row_parents()[1:]  # the row that verifies each node
         kept = (sampled[rows] >= 0) & (self._likely(request, tree, rows, logits))
         kept |= sampled[rows] == tree.tokens
         best, parents = -1, tree.parents.tolist()
@@ -48,10 +48,10 @@ class TypicalAcceptance:
         self, request: Request, tree: TokenTree, rows: npt.NDArray[np.int32], logits: Tensor
     ) -> npt.NDArray[np.bool_]:
         """Of each node, where the logits are but for the answer."""
-        judging, place = np.unique(rows, return_inverse=True)
+        verifying, place = np.unique(rows, return_inverse=True)
         own, which, tokens = (
             torch.from_numpy(index.astype(np.int64)).to(logits.device)
-            for index in (judging, place, tree.tokens)
+            for index in (verifying, place, tree.tokens)
         )
         probabilities = distribution(logits[own], request.params)
         entropy = torch.special.entr(probabilities).sum(-1)

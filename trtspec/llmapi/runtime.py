@@ -17,7 +17,7 @@ from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.open import OpenDraft, WeightReader, judges, open_sessions
+from trtspec.engine.open import OpenDraft, WeightReader, open_sessions, verifies
 from trtspec.errors import ConfigError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
@@ -171,7 +171,7 @@ def _target(
     network = NetworkFacts(
         engine.target.vocab_size,
         pass_bytes=engine.pass_bytes(),
-        judges=judges(engine),
+        verifies=verifies(engine),
     )
     sessions = EngineSessions(_with_graphs(session, engine, buckets))
     return ModelEngine(network, sessions, _caches(engine, engine.target, num_blocks), buckets)

@@ -73,7 +73,7 @@ DraftBatch RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     has_row.push_back(item.max_nodes > 0 && can_draft(*item.request));
     if (!has_row.back()) continue;
     requests.push_back(item.request);
-    sampling.add(Asked::of(*item.request));
+    sampling.add(SampledRequest::of(*item.request));
   }
   if (requests.empty()) return DraftBatch(batch.items.size());
   const auto depth_of = [this](const Request& request) {

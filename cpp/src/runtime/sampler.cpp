@@ -12,9 +12,9 @@
 
 namespace trtspec {
 
-void SamplingTable::add(const Asked& asked) {
-  const auto rows = static_cast<std::size_t>(1 + asked.draft.size());
-  const SamplingOptions& options = *asked.options;
+void SamplingTable::add(const SampledRequest& request) {
+  const auto rows = static_cast<std::size_t>(1 + request.draft.size());
+  const SamplingOptions& options = *request.options;
   const auto repeat = [rows](auto& column, auto value) {
     column.insert(column.end(), rows, static_cast<decltype(column[0] + 0)>(value));
   };
@@ -24,9 +24,9 @@ void SamplingTable::add(const Asked& asked) {
   repeat(min_p_, options.min_p);
   repeat(seed_, options.seed);
   repeat(sample_index_, options.sample_index);
-  output_index_.push_back(asked.output_index);
-  for (const std::int32_t depth : asked.draft.depths()) {
-    output_index_.push_back(asked.output_index + depth);
+  output_index_.push_back(request.output_index);
+  for (const std::int32_t depth : request.draft.depths()) {
+    output_index_.push_back(request.output_index + depth);
   }
 }
 
@@ -65,9 +65,9 @@ void check_logits(const at::Tensor& logits, std::int64_t rows) {
   throw std::runtime_error(message.str());
 }
 
-Questions::Questions(std::span<const Asked> requests) : asked(requests.begin(), requests.end()) {
+VerifyInputs::VerifyInputs(std::span<const SampledRequest> requests) : requests(requests.begin(), requests.end()) {
   starts.push_back(0);
-  for (const Asked& request : requests) {
+  for (const SampledRequest& request : requests) {
     table.add(request);
     tokens.push_back(0);
     parents.push_back(-1);
@@ -78,13 +78,13 @@ Questions::Questions(std::span<const Asked> requests) : asked(requests.begin(), 
   }
 }
 
-StepResult decode(const Questions& questions, const std::int64_t* sampled,
+StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted) {
   StepResult result;
-  for (std::size_t i = 0; i < questions.asked.size(); ++i) {
+  for (std::size_t i = 0; i < inputs.requests.size(); ++i) {
     const std::int32_t* path = accepted + static_cast<std::int64_t>(i) * width;
     const auto emits = [&](std::int32_t place) {
-      return sampled[questions.starts[i] + path[place]];
+      return sampled[inputs.starts[i] + path[place]];
     };
     std::int32_t count = emitted[i];
     // What came before a row without a usable number stands; the next step fails.
@@ -97,9 +97,9 @@ StepResult decode(const Questions& questions, const std::int64_t* sampled,
     for (std::int32_t place = 0; place < count; ++place) {
       result.tokens.push_back(emits(place));
     }
-    const Asked& asked = questions.asked[i];
+    const SampledRequest& request = inputs.requests[i];
     const TextEnd end =
-        text_end(std::span(result.tokens).subspan(first), asked.end_tokens, asked.remaining);
+        text_end(std::span(result.tokens).subspan(first), request.end_tokens, request.remaining);
     result.add(end.reason);
     result.start.back() += std::int64_t(end.count);
     result.tokens.resize(first + end.count);
@@ -108,12 +108,12 @@ StepResult decode(const Questions& questions, const std::int64_t* sampled,
   return result;
 }
 
-StepResult verify(const Questions& questions, const at::Tensor& logits, const SampleRows& sample) {
-  const auto count = std::ssize(questions.starts) - 1;
-  const std::int32_t* starts = questions.starts.data();
-  check_logits(logits, questions.table.size());
-  std::vector<std::int64_t> sampled(questions.tokens.size());
-  sample(logits.contiguous(), questions.table.view(), sampled.data());
+StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const SampleRows& sample) {
+  const auto count = std::ssize(inputs.starts) - 1;
+  const std::int32_t* starts = inputs.starts.data();
+  check_logits(logits, inputs.table.size());
+  std::vector<std::int64_t> sampled(inputs.tokens.size());
+  sample(logits.contiguous(), inputs.table.view(), sampled.data());
 
   std::int64_t width = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -121,11 +121,11 @@ StepResult verify(const Questions& questions, const at::Tensor& logits, const Sa
   }
   std::vector<std::int32_t> accepted(static_cast<std::size_t>(count * width));
   std::vector<std::int32_t> emitted(static_cast<std::size_t>(count));
-  if (trtspec::accept(sampled.data(), questions.tokens.data(), questions.parents.data(), starts,
+  if (trtspec::accept(sampled.data(), inputs.tokens.data(), inputs.parents.data(), starts,
                       count, width, accepted.data(), emitted.data()) >= 0) {
     throw std::logic_error("a draft has a node before its parent");
   }
-  return decode(questions, sampled.data(), accepted.data(), width, emitted.data());
+  return decode(inputs, sampled.data(), accepted.data(), width, emitted.data());
 }
 
 }  // namespace trtspec

@@ -36,25 +36,25 @@ const LogitsProcessor* RequestProcessors::of(const Request& request) {
 
 StepResult verify(std::span<const Request* const> requests, const DraftBatch& drafts,
                   RequestProcessors& processors, const at::Tensor& logits, Device& device) {
-  std::vector<Asked> asked;
+  std::vector<SampledRequest> sampled;
   std::vector<const LogitsProcessor*> changes;
   bool wants_logits = false;
   for (std::size_t i = 0; const Request* request : requests) {
-    asked.push_back(Asked::of(*request, drafts[i++]));
+    sampled.push_back(SampledRequest::of(*request, drafts[i++]));
     changes.push_back(processors.of(*request));
     wants_logits = wants_logits || changes.back() || request->options.logprobs;
   }
-  const Questions questions(asked);
+  const VerifyInputs inputs(sampled);
   if (!wants_logits) {
-    return verify(questions, logits,
+    return verify(inputs, logits,
                   [&device](const at::Tensor& rows, const SamplingRows& params,
                             std::int64_t* ids) { device.sample(rows, params, ids); });
   }
-  check_logits(logits, questions.table.size());
+  check_logits(logits, inputs.table.size());
   const at::Tensor host = device.to_host(logits);
   std::vector<at::Tensor> raw(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::int64_t first = questions.starts[i], rows = questions.starts[i + 1] - first;
+    const std::int64_t first = inputs.starts[i], rows = inputs.starts[i + 1] - first;
     const at::Tensor own = host.narrow(0, first, rows);
     if (requests[i]->options.logprobs) raw[i] = at::log_softmax(own, -1);
     if (changes[i]) {
@@ -62,7 +62,7 @@ StepResult verify(std::span<const Request* const> requests, const DraftBatch& dr
     }
   }
   StepResult result = verify(
-      questions, host, [](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
+      inputs, host, [](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
         sample(rows.const_data_ptr<float>(), rows.size(0), rows.size(1), params, ids);
       });
   for (std::size_t i = 0; i < requests.size(); ++i) {

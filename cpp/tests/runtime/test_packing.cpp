@@ -78,8 +78,8 @@ void test_sampling_table() {
   trtspec::SamplingTable table;
   const Request request = request_of(0.5);
   const Tree tree{{4, 5, 6}, {-1, 0, -1}};
-  table.add(trtspec::Asked::of(request, tree));
-  table.add(trtspec::Asked::of(request));
+  table.add(trtspec::SampledRequest::of(request, tree));
+  table.add(trtspec::SampledRequest::of(request));
   CHECK_EQ(table.size(), 5);
   const trtspec::SamplingColumns columns = table.columns();
   CHECK_EQ(columns.size(), 7u);

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.base import Backend
-from trtspec.backends.judging import judging
 from trtspec.backends.session import Session
 from trtspec.backends.shape import EngineShape, NetworkShape
+from trtspec.backends.verifying import verifying
 from trtspec.child_python import python_path
 from trtspec.errors import BuildError
 from trtspec.temporary import plain_folder, temporary_folder, temporary_trouble
@@ -50,7 +50,7 @@ class AotiBackend(Backend):
     def prepare_compiler(self) -> None:
         importlib.import_module(self.compiler).prepare()
 
-    def judges(self, engine: EngineShape) -> bool:
+    def verifies(self, engine: EngineShape) -> bool:
         """On CUDA; on a CPU the executor has it done by one call of C++."""
         return engine.device == "cuda"
 
@@ -66,8 +66,8 @@ class AotiBackend(Backend):
             graph.name: AotiSession(folder / graph.file, weights, engine.device)
             for graph in network.graphs
         }
-        judges = network.is_target and self.judges(engine)
-        return judging(opened, engine.rows) if judges else opened
+        verifies = network.is_target and self.verifies(engine)
+        return verifying(opened, engine.rows) if verifies else opened
 
 
 def _compiler() -> Path:

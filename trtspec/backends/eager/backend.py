@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.backends.base import Backend
-from trtspec.backends.judging import judging
 from trtspec.backends.session import ModuleSession, Session
 from trtspec.backends.shape import LEVELS, EngineShape, NetworkShape
+from trtspec.backends.verifying import verifying
 from trtspec.errors import EngineError
 
 
@@ -21,7 +21,7 @@ class EagerBackend(Backend):
     makes_artifacts = False
     matched: frozenset[str] | None = frozenset()
 
-    def judges(self, engine: EngineShape) -> bool:
+    def verifies(self, engine: EngineShape) -> bool:
         """As compiled engines do: on CUDA."""
         return engine.device == "cuda"
 
@@ -40,8 +40,8 @@ class EagerBackend(Backend):
             graph.name: ModuleSession(graph.over(module), graph.signature, engine.device)
             for graph in network.graphs
         }
-        judges = network.is_target and self.judges(engine)
-        return judging(opened, engine.rows) if judges else opened
+        verifies = network.is_target and self.verifies(engine)
+        return verifying(opened, engine.rows) if verifies else opened
 
 
 def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:

@@ -132,7 +132,7 @@ class VerifyNetwork(nn.Module):
         k_caches: list[Tensor],
         v_caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """What `CausalLM.forward` returns, and the verdict on J requests: ``sampled [R] i64``,
+        """What `CausalLM.forward` returns, and the verification of J requests: ``sampled [R] i64``,
         ``accepted_rows [J, widest] i32`` and ``num_emitted [J] i32``, as `sample` and `accept` say.
         Caches and results are on the graph's device, all else is on the host.
 
@@ -167,8 +167,8 @@ class VerifyNetwork(nn.Module):
                 seen=call.seen,
             )
             last = call.first_slot + call.num_slots
-            wanted, judged, slots, packed, places, *arrived = self._staging.to_device(
-                [trees.wanted, trees.judged, trees.slots, call.packed, call.places, *given.flat()]
+            wanted, verified, slots, packed, places, *arrived = self._staging.to_device(
+                [trees.wanted, trees.verified, trees.slots, call.packed, call.places, *given.flat()]
             )
             given = given.filled(arrived)
             own = tuple(cache[call.first_slot : last] for cache in caches)
@@ -181,8 +181,8 @@ class VerifyNetwork(nn.Module):
             for result, output in zip(results[1:], states, strict=True):
                 result[packed] = output[places]
             sampled[wanted] = call_sampled[: len(wanted)]
-            accepted[judged] = call_accepted[slots]
-            emitted[judged] = call_emitted[slots]
+            accepted[verified] = call_accepted[slots]
+            emitted[verified] = call_emitted[slots]
         return (*results, sampled, accepted, emitted)
 
 
@@ -192,13 +192,13 @@ class _Trees:
 
     wanted: their indices among the logits rows ``[n]``. places: where they stand among the call's
     rows, at least one ``[R]``. row_start ``[num_slots + 1] i32``: where in them each slot's tree
-    begins. judged, slots: the requests that have a tree here, and their slots.
+    begins. verified, slots: the requests that have a tree here, and their slots.
     """
 
     wanted: Tensor
     places: Tensor
     row_start: Tensor
-    judged: Tensor
+    verified: Tensor
     slots: Tensor
 
     def take(self, values: Tensor) -> Tensor:

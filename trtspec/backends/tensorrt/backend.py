@@ -20,7 +20,6 @@ from trtspec.backends.slots.padding import View
 from trtspec.backends.tensorrt.build_engines import REPORT_NAME, build_engines
 from trtspec.backends.tensorrt.cuda_stream import require_cuda_python
 from trtspec.backends.tensorrt.flags import add_flags
-from trtspec.backends.tensorrt.judging import lower_with_plugins, open_judging
 from trtspec.backends.tensorrt.options import TensorRTConfig
 from trtspec.backends.tensorrt.package import (
     buildable_capabilities,
@@ -31,6 +30,7 @@ from trtspec.backends.tensorrt.paged import lower_paged
 from trtspec.backends.tensorrt.paged_session import PagedParts
 from trtspec.backends.tensorrt.plugins import decide_plugins, load_plugins
 from trtspec.backends.tensorrt.session import TensorRTSession
+from trtspec.backends.tensorrt.verifying import lower_with_plugins, open_verifying
 from trtspec.errors import ConfigError
 from trtspec.ops.cuda_ops import register_cuda_ops
 
@@ -115,7 +115,7 @@ class TensorRTBackend(SlotBackend):
             return super().lower(engine, network, part)
         return lower_paged(engine, network, part)
 
-    def judges(self, engine: EngineShape) -> bool:
+    def verifies(self, engine: EngineShape) -> bool:
         """It does so by the plugins of its engine, or by kernels beside it."""
         return bool(self._options(engine).plugins) or register_cuda_ops()
 
@@ -123,14 +123,14 @@ class TensorRTBackend(SlotBackend):
         return SlotParts if engine.layout.is_slots else PagedParts
 
     def open_target(self, parts: SlotParts) -> Session:
-        if not self.judges(parts.engine):
+        if not self.verifies(parts.engine):
             return super().open_target(parts)
         has_plugins = bool(self._options(parts.engine).plugins)
         if has_plugins:
             load_plugins()
         if isinstance(parts, PagedParts):
             return parts.target()
-        return open_judging(parts, has_plugins)
+        return open_verifying(parts, has_plugins)
 
     def open_graph(
         self,

@@ -47,5 +47,5 @@ class KernelSession:
         outputs = self._session.run([*padded, inputs.logits_rows, *inputs.caches])
         sampled = sample(outputs[0], *inputs.columns)
         drafted = rows.input_ids.flatten()[inputs.logits_rows]
-        verdict = accept_trees(sampled, drafted, inputs.parents, inputs.row_start, self._width)
-        return [*outputs, sampled, *verdict]
+        accepted = accept_trees(sampled, drafted, inputs.parents, inputs.row_start, self._width)
+        return [*outputs, sampled, *accepted]

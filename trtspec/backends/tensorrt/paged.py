@@ -16,13 +16,13 @@ from trtspec.backends.inputs import RowInputs
 from trtspec.backends.parts import Part, PartRole
 from trtspec.backends.shape import EngineShape, Graph, NetworkShape
 from trtspec.backends.slots.lowering import cache_names, dim, lower, part_file, written
-from trtspec.backends.tensorrt.judging import VERDICT
 from trtspec.backends.tensorrt.paged_modules import (
     PagedContext,
     PagedFeaturePass,
     PagedPass,
     PagedVerify,
 )
+from trtspec.backends.tensorrt.verifying import VERIFIED
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.models.block import Kernels
@@ -66,7 +66,7 @@ def _target(engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
         return Signature(example.args, (t, rows, r, columns, r, {0: dim("judged_ends")}, *caches))
 
     between = ("logits_rows", *SamplingColumns._fields, "parents", "row_start")
-    outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERDICT]
+    outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERIFIED]
     return _graph(
         network,
         part,

@@ -35,7 +35,7 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("commit", KVTensors, "compact"),
 )
 """A phase, and a function whose time is its, less that of others of them called in it: what is left
-of a launch is the drafter's own work, of a collect that of taking over a verdict."""
+of a launch is the drafter's own work, of a collect that of taking over a result."""
 _LISTED = 8
 
 

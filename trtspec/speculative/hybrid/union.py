@@ -59,7 +59,7 @@ class UnionDrafter(Drafter):
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         step = self._step
-        assert step is not None, "drafts are prepared before they are judged"
+        assert step is not None, "drafts are prepared before they are verified"
         step.tokens = len(result.tokens)
         own = self._adapts, self._has_own_rule
         told = [member.on_accepted(batch, result, *own) for member in self._members]

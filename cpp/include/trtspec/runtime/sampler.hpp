@@ -18,14 +18,14 @@ namespace trtspec {
 // A request whose rows are to be sampled: its options, which of its output tokens the root's row
 // emits (0 is the first), and its draft, if it has one. end_tokens, remaining: where its text ends,
 // see `text_end`. What it points to must live as long as it is asked about.
-struct Asked {
+struct SampledRequest {
   const SamplingOptions* options;
   std::int64_t output_index;
   TreeView draft = {};
   std::span<const std::int64_t> end_tokens = {};
   std::int64_t remaining = std::numeric_limits<std::int64_t>::max();
 
-  static Asked of(const Request& request, TreeView draft = {}) {
+  static SampledRequest of(const Request& request, TreeView draft = {}) {
     return {&request.options, request.num_output_tokens(), draft, request.end_tokens,
             request.remaining_tokens()};
   }
@@ -36,7 +36,7 @@ struct Asked {
 class SamplingTable {
  public:
   // Appends the request's root row and one row per node of its draft.
-  void add(const Asked& asked);
+  void add(const SampledRequest& request);
 
   std::int64_t size() const { return static_cast<std::int64_t>(seed_.size()); }
   // Valid until the next change.
@@ -59,14 +59,14 @@ SamplingColumns greedy_sampling(std::int64_t count);
 
 // What is asked of the rows of several requests, which lie one behind the other, the root of each
 // first.
-struct Questions {
+struct VerifyInputs {
   SamplingTable table;
   std::vector<std::int64_t> tokens;   // of each row; 0 for roots
   std::vector<std::int32_t> parents;  // the parent's row in its request; -1 for roots
   std::vector<std::int32_t> starts;   // the first row of each request, and the number of rows
-  std::vector<Asked> asked;
+  std::vector<SampledRequest> requests;
 
-  explicit Questions(std::span<const Asked> requests);
+  explicit VerifyInputs(std::span<const SampledRequest> requests);
 };
 
 // Writes what every row of logits emits; see `sample` of sampling.hpp.
@@ -79,12 +79,12 @@ void check_logits(const at::Tensor& logits, std::int64_t rows);
 
 // What walks say of every request: sampled [R], of each row; accepted [J, width], the rows of a
 // request's path; emitted [J], how long it is. See `accept` of acceptance.hpp.
-StepResult decode(const Questions& questions, const std::int64_t* sampled,
+StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted);
 
 // Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
 // about. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
 // host.
-StepResult verify(const Questions& questions, const at::Tensor& logits, const SampleRows& sample);
+StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const SampleRows& sample);
 
 }  // namespace trtspec

@@ -1,4 +1,4 @@
-// Verification: the rows of a step's requests judged by the logits that the target gave them.
+// Verification: the rows of a step's requests verified by the logits that the target gave them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-"""A target judged in its own call gives what one gives whose logits the host judges."""
+"""A target verified in its own call gives what one gives whose logits the host verifies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.aoti import AotiBackend
 from trtspec.backends.eager import EagerBackend
 from trtspec.backends.inputs import EngineInputs
-from trtspec.backends.judging import JudgingSession
+from trtspec.backends.verifying import VerifyingSession
 from trtspec.config.kv import CacheLayout
 from trtspec.errors import EngineError
 from trtspec.executor.buckets import Bucket, extend, no_rows, pad
@@ -77,7 +77,7 @@ def test_a_call() -> None:
     parents, row_start = [-1, 0, 0, 1, -1, 0, 0], [0, 4, 7]
     for bucket in (Bucket(2, 9, 7), Bucket(4, 12, 12)):
         inputs = asked(ids, wanted, parents, row_start, bucket)
-        logits, states, sampled, accepted, emitted = JudgingSession(Table(), 5).run(inputs)
+        logits, states, sampled, accepted, emitted = VerifyingSession(Table(), 5).run(inputs)
         assert logits.shape == (bucket.logits, VOCAB) and len(states) == bucket.rows
         assert sampled[:7].tolist() == [2, 3, 3, 4, 1, 5, 8]
         assert accepted.dtype == emitted.dtype == torch.int32
@@ -86,23 +86,23 @@ def test_a_call() -> None:
         assert (accepted[2:] == -1).all()
 
 
-def test_a_call_in_which_nothing_is_judged() -> None:
+def test_a_call_in_which_nothing_is_verified() -> None:
     inputs = asked([3, 5], [], [], [0], Bucket(2, 4, 2))
-    *_, accepted, emitted = JudgingSession(Table(), 5).run(inputs)
+    *_, accepted, emitted = VerifyingSession(Table(), 5).run(inputs)
     assert emitted.tolist() == [0, 0] and (accepted == -1).all()
 
 
-def test_targets_judge_on_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_verify_on_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their packages do, and no draft's."""
     monkeypatch.setattr(aoti, "AotiSession", lambda *given: SimpleNamespace(given=given))
     graph = SimpleNamespace(name="model", file="a.pt2")
     for device, is_target in (("cpu", True), ("cuda", False), ("cuda", True)):
         engine: Any = SimpleNamespace(device=device, rows=7)
         for backend in (AotiBackend(), EagerBackend()):
-            assert backend.judges(engine) == (device == "cuda")
+            assert backend.verifies(engine) == (device == "cuda")
         network: Any = SimpleNamespace(graphs=[graph], is_target=is_target)
         opened = AotiBackend().open(Path("folder"), engine, network, {})
-        assert isinstance(opened["model"], JudgingSession) == (device == "cuda" and is_target)
+        assert isinstance(opened["model"], VerifyingSession) == (device == "cuda" and is_target)
 
 
 # -- whole engines ------------------------------------------------------------------------------
@@ -121,14 +121,14 @@ def poisoned(models: TinyModels) -> Path:
     return save_poisoned(models)
 
 
-def open_judging(folder: Path, config: Any, graphs: Any, **options: Any) -> LLM:
-    """Its target judges in its own calls, as on CUDA."""
+def open_verifying(folder: Path, config: Any, graphs: Any, **options: Any) -> LLM:
+    """Its target verifies in its own calls, as on CUDA."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EagerBackend, "judges", lambda self, engine: True)
+        patch.setattr(EagerBackend, "verifies", lambda self, engine: True)
         llm = open_llm(folder, config, cuda_graph_config=graphs, **{**OPTIONS, **options})
-    assert isinstance(inside.session(inside.target(llm)), JudgingSession)
+    assert isinstance(inside.session(inside.target(llm)), VerifyingSession)
     assert not any(
-        isinstance(session, JudgingSession)
+        isinstance(session, VerifyingSession)
         for draft in inside.drafts(llm)
         for session in inside.sessions(draft)
     )
@@ -136,7 +136,7 @@ def open_judging(folder: Path, config: Any, graphs: Any, **options: Any) -> LLM:
 
 
 def refuse(*given: Any) -> Any:
-    raise AssertionError("what the call has judged is judged once more")
+    raise AssertionError("what the call has verified is verified once more")
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["padded", "plain"])
@@ -159,11 +159,11 @@ def test_texts_counts_and_failures(
     with open_llm(poisoned, config, **OPTIONS) as plain:
         expected = plain.generate(prompts, params, use_tqdm=False)
         counts = figures(plain)
-    with open_judging(poisoned, config, graphs) as llm:
+    with open_verifying(poisoned, config, graphs) as llm:
         with monkeypatch.context() as patch:
             for name in ("sample", "accept"):
                 patch.setattr(sampler, name, refuse)
-            patch.setattr(sampler.SamplingRows, "judge", refuse)
+            patch.setattr(sampler.SamplingRows, "verify", refuse)
             found = llm.generate(prompts, params, use_tqdm=False)
         assert [described(output) for output in found] == [described(o) for o in expected]
         for failed, first in ((found[3], 0), (found[6], 11)):
@@ -175,7 +175,7 @@ def test_texts_counts_and_failures(
 
 
 def test_options_that_change_logits(models: TinyModels) -> None:
-    """They are judged behind the call, in steps beside those that are judged in it."""
+    """They are verified behind the call, in steps beside those that are verified in it."""
     config = tree(models.draft("llama"), 2, 3, 7)
     params = [
         SamplingParams(length, temperature=0.8, seed=i, repetition_penalty=1.3 if i == 1 else 1.0)
@@ -183,18 +183,18 @@ def test_options_that_change_logits(models: TinyModels) -> None:
     ]
     with open_llm(models.folder("llama"), config, **OPTIONS) as plain:
         expected = [described(o) for o in plain.generate(GOOD, params, use_tqdm=False)]
-    with open_judging(models.folder("llama"), config, True) as llm:
-        judged: list[int] = []
-        judge = inside.target(llm).judge
+    with open_verifying(models.folder("llama"), config, True) as llm:
+        verified: list[int] = []
+        verify = inside.target(llm).verify
 
-        def watched(groups: Any, questions: Any, drafts: Any) -> Any:
-            judged.append(len(groups))
-            return judge(groups, questions, drafts)
+        def watched(packed: Any, asked: Any) -> Any:
+            verified.append(len(packed.rows.context_lens))
+            return verify(packed, asked)
 
-        inside.target(llm).judge = watched
+        inside.target(llm).verify = watched
         found = llm.generate(GOOD, params, use_tqdm=False)
         assert [described(output) for output in found] == expected
-        assert 0 < len(judged) < llm.get_metrics()["num_target_calls"]
+        assert 0 < len(verified) < llm.get_metrics()["num_target_calls"]
         assert_no_leak(llm)
 
 

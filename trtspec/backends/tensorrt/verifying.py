@@ -35,7 +35,7 @@ from trtspec.backends.tensorrt.lowered import SlotVerify
 from trtspec.models.signature import Signature, verify_signature
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
-VERDICT = ("sampled", "accepted_rows", "num_emitted")
+VERIFIED = ("sampled", "accepted_rows", "num_emitted")
 """What a target's graph with plugins returns besides, see `SlotVerify`."""
 
 
@@ -76,7 +76,7 @@ def lower_with_plugins(engine: EngineShape, part: Part) -> Graph:
             ),
         )
 
-    outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERDICT]
+    outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERIFIED]
     return Graph(
         part.name,
         engine.target.folder,
@@ -95,7 +95,7 @@ def lower_with_plugins(engine: EngineShape, part: Part) -> Graph:
     )
 
 
-def open_judging(parts: SlotParts, with_plugins: bool) -> Session:
+def open_verifying(parts: SlotParts, with_plugins: bool) -> Session:
     """The session of a target that samples and accepts. ``with_plugins``: its graph has them."""
     engine, (part,) = parts.engine, parts.network.parts
     assert part.decoder is not None

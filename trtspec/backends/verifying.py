@@ -1,4 +1,4 @@
-"""JudgingSession: a target's session, and behind it the ops that sample its logits and accept."""
+"""VerifyingSession: a target's session, and behind it the ops that sample its logits and accept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.sampling import sample
 
 
-class JudgingSession:
+class VerifyingSession:
     """Samples and accepts in the call of a session that returns logits.
 
     What decides comes to the device with the call's rows, and the ops are launched on its stream,
@@ -31,7 +31,7 @@ class JudgingSession:
         rows, wanted, columns = inputs.rows, inputs.logits_rows, inputs.columns
         parents, row_start = inputs.parents, inputs.row_start
         assert rows is not None and wanted is not None and columns is not None, "a target's call"
-        assert parents is not None and row_start is not None, "a target that judges is asked to"
+        assert parents is not None and row_start is not None, "a target that verifies is asked to"
         plain = inputs._replace(columns=None, parents=None, row_start=None)
         outputs = self._session.run(plain)
         sampled = sample(outputs[0], *columns)
@@ -39,6 +39,6 @@ class JudgingSession:
         return [*outputs, sampled, *accept_trees(sampled, drafted, parents, row_start, self._width)]
 
 
-def judging(sessions: Mapping[str, Session], width: int) -> dict[str, Session]:
-    """The sessions of a target, by name, as such that judge trees of at most ``width`` rows."""
-    return {name: JudgingSession(session, width) for name, session in sessions.items()}
+def verifying(sessions: Mapping[str, Session], width: int) -> dict[str, Session]:
+    """The sessions of a target, by name, as such that verify trees of at most ``width`` rows."""
+    return {name: VerifyingSession(session, width) for name, session in sessions.items()}
