@@ -1,4 +1,4 @@
-"""ResidentEngine: a target that keeps running requests on its device, and what a launch tells it."""
+"""ResidentEngine: a target that keeps running requests on its device, and its patches."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class ResidentSteps:
 
     A step *needs the host* if drafts are made there, or something of a request: its logits are
     changed by processors, or it asks for log probabilities. Such steps run one by one.
+
+    takes_next: whether the device takes the step that was admitted last.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class ResidentSteps:
         self._drafter = drafter
         self._caches = caches
         self._needs_host = needs_host
+        self.takes_next = True
         self._drafts_on_host = False
         self._host_bound: set[int] = set()  # running requests that need the host
         self._tables: dict[int, tuple[Tensor, ...]] = {}  # of what the device holds
@@ -106,14 +109,10 @@ class ResidentSteps:
         their blocks, and begin when these are collected."""
         bound = [self._needs_host(item.request) for item in plan.items]
         self._host_bound.update(item.request.id for item in compress(plan.items, bound))
+        self.takes_next = in_flight or not (self._drafts_on_host or self._host_bound)
         if not (in_flight and any(bound)):
             return plan
         return plan.pick([i for i, is_bound in enumerate(bound) if not is_bound])
-
-    @property
-    def takes_next(self) -> bool:
-        """Whether the device can take the step that was admitted last."""
-        return not (self._drafts_on_host or self._host_bound)
 
     def launch(self, plan: StepPlan) -> Verification:
         """Start the step."""
