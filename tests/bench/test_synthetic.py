@@ -15,6 +15,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.bench.synthetic.engine import open_llm, synthetic_engine
 from trtspec.bench.synthetic.network import Synthetic, SyntheticTensors
 from trtspec.bench.synthetic.sizes import SIZES, Sizes
+from trtspec.bench.synthetic_flag import read_sizes
 from trtspec.commands import bench
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError, EngineError
@@ -60,7 +61,7 @@ def test_ratios_of_4_keep_every_bit(models: TinyModels, case: str, dtype: str) -
         assert config.head.tied == (case == "llama3_tied")
 
 
-@pytest.mark.parametrize("hidden", [64, 192, 512])
+@pytest.mark.parametrize("hidden", [64, 96, 512])
 @pytest.mark.parametrize("case", ["llama", "llama3_tied"])
 def test_other_ratios_are_close(models: TinyModels, case: str, hidden: int) -> None:
     expected = logits(models.folder(case), None)[1]
@@ -99,10 +100,8 @@ def test_every_weight_is_multiplied_for_real(models: TinyModels) -> None:
         for part in ("attn.o", "mlp.down"):  # layers 0 and 1 of the source are now 0 and 2
             assert bool(tensors[f"layers.{layer}.{part}.weight"].any()) == (layer in (0, 2))
     name = "layers.1.mlp.up.weight"
-    other = Synthetic(source.config, replace(EXACT, seed=1))
     assert torch.equal(tensors[name], tensors[name])
-    again = SyntheticTensors(other, source.tensors, torch.float32, "cpu")
-    assert not torch.equal(tensors[name], again[name])
+    assert not torch.equal(tensors[name], tensors[name.replace("1", "3")])
 
 
 SPECULATION = {"method": "eagle3", "model": "trtspec-tiny-eagle3", "num_speculative_tokens": 3}
@@ -156,17 +155,16 @@ def test_benchmarks_take_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("source", "sizes", "message"),
     [
-        ("llama", replace(EXACT, hidden_size=96), "hidden_size 96 is no multiple of .* 64"),
-        ("llama", replace(EXACT, hidden_size=32), "hidden_size 32 is no multiple of .* 64"),
-        ("llama", replace(EXACT, hidden_size=128, vocab_size=300), "no room for the constant"),
+        ("llama", replace(EXACT, hidden_size=32), "hidden_size 32 is less than the source's 64"),
+        ("llama", replace(EXACT, hidden_size=64, vocab_size=300), "no room for the constant"),
         ("llama", replace(EXACT, vocab_size=100), "vocab_size 100 is less than the source's 203"),
         ("llama", replace(EXACT, num_layers=1), "num_layers 1 is less than the source's 2"),
         ("llama", replace(EXACT, intermediate_size=80), "intermediate_size 80 is less than"),
         ("llama", replace(EXACT, query_size=64), "query_size 64 and kv_size 48 must be"),
         ("llama", replace(EXACT, query_size=100), "query_size 100 and kv_size 48 must be"),
-        ("llama_linear_biases", EXACT, "LlamaForCausalLM with mixer, feed-forward of its own"),
-        ("qwen2_tied", EXACT, "Qwen2ForCausalLM with mixer of its own"),
-        ("qwen3", EXACT, "Qwen3ForCausalLM with mixer of its own"),
+        ("llama_linear_biases", EXACT, "LlamaForCausalLM with parts of its own"),
+        ("qwen2_tied", EXACT, "Qwen2ForCausalLM with parts of its own"),
+        ("qwen3", EXACT, "Qwen3ForCausalLM with parts of its own"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(
@@ -184,4 +182,4 @@ def test_sizes_have_the_cost_that_they_claim() -> None:
         assert low < count / 1e9 < high
     for text in ("9b", "[1]", '{"hidden": 3}'):
         with pytest.raises(ConfigError):
-            Sizes.read(text)
+            read_sizes(text)

@@ -23,7 +23,8 @@ from trtspec.bench.corpus import standard_library
 from trtspec.bench.dataset import held_out_prompts
 from trtspec.bench.methods import read_methods
 from trtspec.bench.rival import BASELINE, Rival
-from trtspec.bench.synthetic.engine import add_synthetic_flag, engine_maker, open_llm
+from trtspec.bench.synthetic.engine import open_llm
+from trtspec.bench.synthetic_flag import add_synthetic_flag, engine_maker
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams

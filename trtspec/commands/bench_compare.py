@@ -18,7 +18,8 @@ from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
 from trtspec.bench.methods import BenchMethod
 from trtspec.bench.picture import check_picture
 from trtspec.bench.result_file import save
-from trtspec.bench.synthetic.engine import add_synthetic_flag, engine_maker, open_llm
+from trtspec.bench.synthetic.engine import open_llm
+from trtspec.bench.synthetic_flag import add_synthetic_flag, engine_maker
 from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_methods import (

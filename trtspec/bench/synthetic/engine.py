@@ -3,14 +3,13 @@ when they are opened, and lie in no file."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -18,48 +17,24 @@ from torch import Tensor
 
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.bench.synthetic.network import Synthetic, SyntheticTensors
-from trtspec.bench.synthetic.sizes import SIZES, Sizes
+from trtspec.bench.synthetic.sizes import Sizes
 from trtspec.builder.build_engine import build_engine
 from trtspec.builder.checkpoints import load_target, read_draft, target_config
 from trtspec.builder.locate import cache_root, find_model
 from trtspec.builder.plan import BuildPlan
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
+from trtspec.engine import graphs
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.graphs import (
-    built_dtype,
-    draft_constants,
-    draft_module,
-    own_state,
-    target_module,
-)
 from trtspec.engine.memory import in_large_pages
 from trtspec.engine.open import WeightReader
 from trtspec.errors import EngineError
-from trtspec.llmapi.engines import build, plan_engine
+from trtspec.llmapi.engines import plan_engine
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
 from trtspec.speculative.options import parse_speculative_config
 
 RECIPE = "synthetic.json"
-
-
-def add_synthetic_flag(parser: argparse.ArgumentParser) -> None:
-    """For benchmarks of engines, which build them by `engine_maker`."""
-    parser.add_argument(
-        "--synthetic",
-        help=f"the cost of a larger model with the text of --model: {', '.join(SIZES)}, or JSON of "
-        f"{', '.join(field.name for field in fields(Sizes))}; dense targets and heads such as "
-        "EAGLE-3's",
-    )
-
-
-def engine_maker(args: argparse.Namespace) -> Callable[..., Path]:
-    """`build`, or what the flag says in its place; ConfigError for sizes that are none."""
-    if args.synthetic is None:
-        return build
-    sizes = Sizes.read(args.synthetic)
-    return lambda model, config, **options: synthetic_engine(model, sizes, config, **options)
 
 
 def synthetic_engine(
@@ -90,16 +65,6 @@ def synthetic_engine(
     return build_engine(replace(small, engine=engine), folder, force=True, write_weights=write)
 
 
-class SyntheticLLM(LLM):
-    """An `LLM` of `synthetic_engine`'s folder."""
-
-    def _source(self, folder: Path, engine: EngineConfig) -> ModelConfig:
-        return source_of(folder, engine)
-
-    def _weights(self, folder: Path, engine: EngineConfig) -> WeightReader | None:
-        return weights_of(folder, engine)
-
-
 def open_llm(folder: Path, speculation: Any, **options: Any) -> LLM:
     """An engine folder of either kind, opened."""
     return (SyntheticLLM if _recipe(folder) else LLM)(folder, speculation, **options)
@@ -120,6 +85,12 @@ def weights_of(folder: Path, engine: EngineConfig) -> WeightReader | None:
         return in_large_pages(made, (str(folder), name)) if device == "cpu" else made
 
     return read if recipe and not engine.weights else None
+
+
+class SyntheticLLM(LLM):
+    """An `LLM` of `synthetic_engine`'s folder."""
+
+    _source, _weights = staticmethod(source_of), staticmethod(weights_of)
 
 
 def _recipe(folder: Path) -> dict[str, Any]:
@@ -145,35 +116,32 @@ def _made(
     engine: EngineConfig, recipe: Mapping[str, Any], name: str, device: str
 ) -> dict[str, Tensor]:
     """The weights of a network of the engine, as a weight file has them."""
-    sizes = Sizes(**recipe["sizes"])
-    source = load_target(Path(recipe["target"]))
-    _require_same(source, engine.fingerprints[TARGET])
-    wide = Synthetic(source.config, sizes)
-    dtype = built_dtype(engine)
-    target = SyntheticTensors(wide, source.tensors, dtype, device)
+    source = _same(load_target(Path(recipe["target"])), engine.fingerprints[TARGET])
+    wide, kept = (
+        Synthetic(source.config, Sizes(**recipe["sizes"])),
+        (graphs.built_dtype(engine), device),
+    )
+    target: Any = SyntheticTensors(wide, source.tensors, *kept)
     if name == TARGET:
         with torch.device(device):
-            model = target_module(engine)
-        filled: Any = replace(source, config=engine.target, tensors=cast(Any, target))
-        model.load_weights(filled)
+            model = graphs.target_module(engine)
+        model.load_weights(replace(source, config=engine.target, tensors=target))
         return model.state_dict()
     draft = next(each for each in engine.drafts if each.folder == name)
-    found = read_draft(Path(recipe["drafts"][name]), source.config)
-    _require_same(found, engine.fingerprints[name])
-    tensors = SyntheticTensors(
-        wide.beside(found.config), found.tensors, dtype, device, is_head=True
-    )
+    checkpoint = read_draft(Path(recipe["drafts"][name]), source.config)
+    found = _same(checkpoint, engine.fingerprints[name])
+    head: Any = SyntheticTensors(wide.beside(found.config), found.tensors, *kept, is_head=True)
     with torch.device(device):
-        module = draft_module(engine, draft)
-        constants = draft_constants(draft)
-    filled = replace(found, config=draft.network, tensors=cast(Any, tensors))
-    draft.kind.load(module, filled, target)
-    return {**own_state(module), **constants}
+        module, constants = graphs.draft_module(engine, draft), graphs.draft_constants(draft)
+    draft.kind.load(module, replace(found, config=draft.network, tensors=head), target)
+    return {**graphs.own_state(module), **constants}
 
 
-def _require_same(source: Any, fingerprint: str) -> None:
+def _same(source: Any, fingerprint: str) -> Any:
+    """The source, if it is what the engine was made of; else EngineError."""
     if source.fingerprint != fingerprint:
         raise EngineError(
             f"{source.path} has fingerprint {source.fingerprint}, the synthetic engine was made of "
             f"{fingerprint}; make the engine again"
         )
+    return source

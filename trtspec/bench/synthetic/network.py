@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trtspec.bench.synthetic.sizes import Sizes
-from trtspec.bench.synthetic.spaces import CONSTANT_GAIN, Axis, HiddenSpace, noise, widen
+from trtspec.bench.synthetic.spaces import CONSTANT_GAIN, Axis, HiddenSpace, widen
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
 from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
@@ -43,10 +43,12 @@ class Synthetic:
     def __post_init__(self) -> None:
         source, sizes = self.source, self.sizes
         _require_plain(source)
+        features = dense_of(source.layers[0]).intermediate_size
         for name, own, asked in (
             ("num_layers", source.num_layers, sizes.num_layers),
+            ("hidden_size", source.hidden_size, sizes.hidden_size),
             ("vocab_size", source.vocab_size, self.vocab_size),
-            ("intermediate_size", self.features, sizes.intermediate_size),
+            ("intermediate_size", features, sizes.intermediate_size),
         ):
             if own > asked:
                 raise ConfigError(f"{name} {asked} is less than the source's {own}; raise it")
@@ -55,10 +57,6 @@ class Synthetic:
     @property
     def vocab_size(self) -> int:
         return self.sizes.vocab_size or self.source.vocab_size
-
-    @property
-    def features(self) -> int:
-        return dense_of(self.source.layers[0]).intermediate_size
 
     @cached_property
     def hidden(self) -> HiddenSpace:
@@ -144,7 +142,7 @@ class Synthetic:
         )
 
     def _norm(self, norm: NormSpec) -> NormSpec:
-        return replace(norm, eps=norm.eps * 0.25**self.hidden.exponent)
+        return replace(norm, eps=norm.eps / self.hidden.ratio)
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class SyntheticTensors(Mapping[str, Tensor]):
     """The tensors of a decoder, or of a head beside it (``is_head``), by internal names, each made
     on the device when it is asked for and not kept.
 
-    source: those of the small network. The random ones depend on seed, name and device alone.
+    source: those of the small network. The random ones depend on name and device alone.
     CheckpointError for a source with tensors of another kind.
     """
 
@@ -161,7 +159,7 @@ class SyntheticTensors(Mapping[str, Tensor]):
     dtype: torch.dtype
     device: str
     is_head: bool = False
-    origins: dict[str, str | None] = field(init=False, default_factory=dict)
+    origins: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         network, found = self.network, self.origins
@@ -174,12 +172,11 @@ class SyntheticTensors(Mapping[str, Tensor]):
                 f"no synthetic checkpoint is made of tensors such as {min(strange)}; it is made of "
                 "dense decoders without biases, and of heads such as EAGLE-3's"
             )
-        for part in layers:
-            found |= {f"layers.{i}.{part}": None for i in range(network.sizes.num_layers)}
-            own = enumerate(network.places)
-            found |= {f"layers.{place}.{part}": f"layers.{i}.{part}" for i, place in own}
+        own = {place: i for i, place in enumerate(network.places)}
+        for i in range(network.sizes.num_layers):
+            found |= {f"layers.{i}.{part}": f"layers.{own.get(i, 0)}.{part}" for part in layers}
         if self.is_head and network.hidden.has_constant:
-            found.setdefault(_MAP, None)
+            found[_MAP] = _MAP
         elif not self.is_head and not network.config.head.tied:
             found.setdefault(_HEAD, _EMBEDDING)
 
@@ -193,48 +190,37 @@ class SyntheticTensors(Mapping[str, Tensor]):
         return name in self.origins  # without making it
 
     def __getitem__(self, name: str) -> Tensor:
-        origin, network, match = self.origins[name], self.network, _LAYER.fullmatch(name)
-        hidden, part = network.hidden, match[2] if match else name
-        found = None if origin is None else self.source[origin].to(self.device)
-        if part == _MAP:
-            return self._token_map(found)
-        found = None if found is None else found.to(self.dtype)
+        network, hidden, match = self.network, self.network.hidden, _LAYER.fullmatch(name)
+        if self.origins[name] == _MAP:
+            return self._token_map()
+        part = match[2] if match else name
+        found = self.source[self.origins[name]].to(self.device, self.dtype)
         if part in _NORMS:
-            is_last = match is None
-            # A tied head reads every copy, so only the first one gets an output.
-            copies = 1 if is_last and not self.is_head and network.config.head.tied else None
-            one = torch.ones(hidden.size, dtype=self.dtype, device=self.device)
-            constant = CONSTANT_GAIN if is_last else float(part == "hidden_norm.weight")
-            return hidden.norm(one if found is None else found, constant, copies)
+            constant = CONSTANT_GAIN if match is None else float(part == "hidden_norm.weight")
+            return hidden.norm(found, constant)
         # Random numbers are the same whatever else is made.
-        seed = crc32(f"{network.sizes.seed} {name}".encode())
-        generator = torch.Generator(self.device).manual_seed(seed)
-        if found is None:
-            rows, columns = self._axes(part, 1)
-            if part in _WRITE:  # so that the layer adds nothing
-                return torch.zeros(rows.wide, columns.wide, dtype=self.dtype, device=self.device)
-            return noise((rows.wide, columns.wide), self.dtype, generator)
+        generator = torch.Generator(self.device).manual_seed(crc32(name.encode()))
         if part == _EMBEDDING:
             return hidden.embedding(found, network.vocab_size, generator)
         if part == _HEAD:
-            rows_of_head = self._head_rows(len(found)) if self.is_head else network.vocab_size
-            return hidden.head(found, rows_of_head, generator)
+            rows = self._head_rows(len(found)) if self.is_head else network.vocab_size
+            return hidden.head(found, rows, generator)
+        if match and int(match[1]) not in network.places and part in _WRITE:
+            found = torch.zeros_like(found)  # so that the layer adds nothing
         # EAGLE-3's first layer reads an embedding and a state side by side, its fc three states.
         wide = widen(found, *self._axes(part, found.shape[1] // hidden.size), generator)
         if part == _FC and hidden.has_constant:
-            at = hidden.copies * hidden.size
-            wide[at, at] = 1  # a head has the constant from the first state that it reads
+            wide[hidden.size, hidden.size] = 1  # that of the first state which the head reads
         return wide
 
     def _head_rows(self, own: int) -> int:
         """Rows of a head that has so many in the source."""
         return max(own, self.network.sizes.draft_vocab_size or 0)
 
-    def _token_map(self, own: Tensor | None) -> Tensor:
+    def _token_map(self) -> Tensor:
         """The target's ids of a head's rows: those of the source, then ids that it lacks."""
-        if own is None:
-            own = torch.arange(self.network.source.vocab_size)
-        ids = torch.arange(self.network.vocab_size, device=own.device)
+        own = self.source.get(_MAP, torch.arange(self.network.source.vocab_size)).to(self.device)
+        ids = torch.arange(self.network.vocab_size, device=self.device)
         others = ids[~torch.isin(ids, own)]
         return torch.cat((own, others[: self._head_rows(len(own)) - len(own)]))
 
@@ -242,14 +228,15 @@ class SyntheticTensors(Mapping[str, Tensor]):
         """Outputs and inputs of a matrix; one that reads the residual stream reads ``count``
         vectors of it."""
         network, is_attention = self.network, part.startswith("attn")
-        features = torch.arange(network.features), network.sizes.intermediate_size
+        own = dense_of(network.source.layers[0]).intermediate_size
+        features = torch.arange(own), network.sizes.intermediate_size
+        written, read = network.hidden.written, network.hidden.read(count)
         if part == _FC:
-            return network.hidden.written, network.hidden.read(count)
+            return written, read
         if part in _WRITE:
-            columns = network.heads(True, True) if is_attention else Axis.at(*features, True)
-            return network.hidden.written, columns
+            return written, network.heads(True, True) if is_attention else Axis.at(*features, True)
         rows = network.heads(part == "attn.q.weight") if is_attention else Axis.at(*features)
-        return rows, network.hidden.read(count)
+        return rows, read
 
 
 def _require_plain(config: ModelConfig) -> None:
@@ -265,9 +252,7 @@ def _require_plain(config: ModelConfig) -> None:
         config, layers=layers, norm=norm, embedding=EmbeddingSpec(), head=heads, storage=None
     )
     if config != plain:
-        parts = {"mixer": own != mixer, "feed-forward": dense != ffn}
-        strange = [name for name, differs in parts.items() if differs]
         raise ConfigError(
-            f"a {config.architecture} with {', '.join(strange) or 'parts'} of its own cannot be "
-            "synthetic; dense decoders without biases, norms of heads and windows can"
+            f"a {config.architecture} with parts of its own cannot be synthetic; dense decoders "
+            "without biases, norms of heads and windows can"
         )

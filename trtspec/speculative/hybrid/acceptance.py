@@ -75,8 +75,9 @@ class Acceptance:
         self._estimate()
         exponents = self._exponents(ids)
         found = drafts.calibrated(self._gains, exponents)
-        own = (found.chances ** (1 / np.array(exponents))[:, None]).mean(0)
-        self._usual.observe(np.pad(own, (0, len(self._hoped) - len(own))))
+        chances, own = found.chances, np.zeros_like(self._hoped)
+        own[: chances.shape[1]] = (chances ** (1 / np.array(exponents))[:, None]).mean(0)
+        self._usual.observe(own)
         return found
 
     def usual(self, ids: Sequence[int], hope: float) -> Floats:
