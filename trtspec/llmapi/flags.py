@@ -207,7 +207,7 @@ def _speculation_flags(default: str) -> list[Row]:
 def _generation_flags() -> list[Row]:
     seed = "seed of every prompt (with temperature > 0)"
     mean = "print the mean log probability of each text"
-    at_a_time = "prompts at a time, by turns without and with speculation; default all in one"
+    at_a_time = "prompts at a time, interleaved without and with speculation; default all in one"
     return [
         ("--prompt", "", "one or more prompts", {"nargs": "+"}),
         ("--max_tokens", "max_tokens", "default 64; 128 of SmolLM2's own prompts", _INT),
