@@ -78,8 +78,8 @@ SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
     (
         "Real text: SmolLM2",
         "SmolLM2-135M-Instruct from the 4 bits of its file, 48 Spec-Bench questions of all 13 "
-        "categories, 64 new tokens each, one round, interleaved. Plain decoding is at 1.5 to 1.7 of "
-        "OpenVINO's on Zen 4; suffixes and `auto` gain at temperature 0 and batch 1, and hardly "
+        "categories, 64 new tokens each, one round, interleaved. Plain decoding is at 1.5 to 1.7 "
+        "of OpenVINO's on Zen 4; suffixes and `auto` gain at temperature 0 and batch 1, and hardly "
         "anything pays at temperature 1 or batch 8. Adaptive, but for EAGLE-3 and the hybrid at "
         "batch 1.",
         (
