@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import RowBatch
+from trtspec.config.kv import CacheLayout
 from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.resident import Entered, Patch
@@ -28,7 +29,7 @@ from .lag_model import Model, Rows, feed, feed_tree, slots
 class Memory:
     """What target and drafts share. caches: the target's rows, then the draft's, if it has any.
     texts: of each request, for drafts to find. faults: what went wrong. in_flight: launches that
-    were not collected."""
+    were not collected. plan, drafts: of the step that the host takes."""
 
     model: Model
     block: int
@@ -37,6 +38,7 @@ class Memory:
     faults: list[str] = field(default_factory=list)
     in_flight: int = 0
     plan: StepPlan = field(default_factory=lambda: StepPlan(()))
+    drafts: DraftBatch = field(default_factory=lambda: DraftBatch.none(0))
 
     def draft(
         self, request: Request, index: int, item: ScheduledRequest
@@ -66,11 +68,12 @@ class HostTarget:
     judges = False
 
     def __init__(self, memory: Memory, failing: Set[int]) -> None:
+        self.layout = CacheLayout(memory.block, 100, 1)
         self.num_calls = 0
         self._memory = memory
         self._failing = failing
 
-    def forward(self, groups: Sequence[RowGroup], drafts: DraftBatch) -> tuple[Tensor, None]:
+    def forward(self, packed: RowBatch) -> tuple[Tensor, None]:
         self.num_calls += 1
         if self.num_calls - 1 in self._failing:
             raise RuntimeError("a call fails on purpose")
@@ -78,21 +81,22 @@ class HostTarget:
             self._memory.faults.append("the host takes a step beside the device")
         memory, model = self._memory, self._memory.model
         chosen: list[int | None] = []
-        for i, (group, item) in enumerate(zip(groups, memory.plan.items, strict=True)):
-            request, end = item.request, group.context + len(group.tokens)
-            tree = drafts[i].tokens.tolist(), drafts[i].parents.tolist()
-            table = group.blocks.tolist()
-            places = slots(table, memory.block, 0, end + len(tree[0]))
-            rows = feed(model, memory.caches[0], places, group.context, group.tokens)[-1:]
+        planned = zip(memory.plan.items, memory.plan.blocks, memory.drafts, strict=True)
+        for item, blocks, drafts in planned:
+            request, end = item.request, item.start + item.num_rows
+            tree = drafts.tokens.tolist(), drafts.parents.tolist()
+            places = slots(blocks.tolist(), memory.block, 0, end + len(tree[0]))
+            fed = request.tokens[item.start : end]
+            rows = feed(model, memory.caches[0], places, item.start, fed)[-1:]
             rows += feed_tree(model, memory.caches[0], places, end - 1, tree)
             depths = [0]
             for parent in tree[1]:
                 depths.append(1 + depths[parent + 1])
-            if group.last_logits:
+            if item.samples:
                 index = request.num_output_tokens
                 for row, depth in zip(rows, depths, strict=True):
                     chosen.append(model.next(row, request.seed, index + depth))
-        logits = torch.zeros(len(chosen), model.vocab)
+        logits = torch.zeros(len(packed.logits_rows), model.vocab)
         for row, token in enumerate(chosen):
             if token is None:
                 logits[row] = torch.nan
@@ -138,7 +142,8 @@ class HostDrafter(Drafter):
                 memory.feed_draft(tables, tokens, cache.committed(request), item.start)
             tokens, parents = memory.draft(request, request.num_output_tokens, item)
             trees.append(TokenTree(tokens, parents) if tokens else None)
-        return DraftBatch.of(trees)
+        memory.drafts = DraftBatch.of(trees)
+        return memory.drafts
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         return [
