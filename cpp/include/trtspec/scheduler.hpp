@@ -81,10 +81,10 @@ struct StepPlan {
 // what runs on the device. Then a request that generates may be anywhere between its least and its
 // most tokens: rows are reserved for the most, nodes are allowed for the least. It is left out once
 // it has surely reached its longest text. One that may have reached it is launched: if it has, the
-// device feeds no rows of it, while holding it back would cost every request the wait for a whole
-// launch at each of its last few tokens. Nobody is preempted while anything is in flight: the plan is empty then,
-// as it is where nothing else can be launched, and the oldest launch is to be collected first.
-// Progress is the same, since with nothing in flight all is as above.
+// device feeds no rows of it, while holding it back would let every request wait for its launches
+// one by one at the end of its text. Nobody is preempted while anything is in flight: the plan is
+// empty then, as it is where nothing else can be launched, and the oldest launch is to be collected
+// first. Progress is the same, since with nothing in flight all is as above.
 class Scheduler {
  public:
   // Throws Error for limits that contradict each other or the caches.
