@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtspec.speculative.assistant.options import AssistantDecodingConfig
     from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
     from trtspec.speculative.block.dflash import DFlashDecodingConfig
+    from trtspec.speculative.block.dflash2 import DFlash2DecodingConfig
     from trtspec.speculative.block.dspark import DSparkDecodingConfig
     from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
     from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
@@ -44,6 +45,7 @@ __all__ = [
     "CompletionOutput",
     "CudaGraphConfig",
     "DDTreeDecodingConfig",
+    "DFlash2DecodingConfig",
     "DFlashDecodingConfig",
     "DSparkDecodingConfig",
     "DraftTargetDecodingConfig",
@@ -81,6 +83,7 @@ _HOMES = {
     "AssistantDecodingConfig": "trtspec.speculative.assistant.options",
     "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
     "DDTreeDecodingConfig": "trtspec.speculative.block.ddtree",
+    "DFlash2DecodingConfig": "trtspec.speculative.block.dflash2",
     "DFlashDecodingConfig": "trtspec.speculative.block.dflash",
     "DSparkDecodingConfig": "trtspec.speculative.block.dspark",
     "JetSpecDecodingConfig": "trtspec.speculative.block.jetspec",

@@ -195,7 +195,7 @@ def test_scale_of_borrowed_rows(tmp_path: Path) -> None:
         (nested(input_embedding_scale=0), "embedding_scale is 0.0; it must be above 0"),
         (CONFIG | {"final_logit_softcapping": -1}, "soft_cap is -1.0; it must be above 0"),
         (CONFIG | {"architectures": ["DominoDraftModel"]}, "a Domino draft"),
-        (CONFIG | {"architectures": ["DFlash2DraftModel"]}, "a DFlash2 draft"),
+        (CONFIG | {"architectures": ["DFlash2DraftModel"]}, "does not say conv_kernel_size, conv"),
         (nested(projector_type="domino"), r"dflash_config\.projector_type is 'domino'"),
         (nested(attention_sink_bias=True), r"dflash_config\.attention_sink_bias is True"),
         (nested(markov_rank=256), "says markov_rank, which this version does not know"),
@@ -216,7 +216,7 @@ def test_scale_of_borrowed_rows(tmp_path: Path) -> None:
             CONFIG | {"quantization_config": {"quant_method": "fp8"}},
             "_config fp8 is not",
         ),
-        (SPECULATORS | {"speculators_model_type": "dflash2"}, "a speculators draft .* 'dflash2'"),
+        (SPECULATORS | {"speculators_model_type": "dflash3"}, "a speculators draft .* 'dflash3'"),
     ],
 )
 def test_refusals(tmp_path: Path, config: dict[str, Any], message: str) -> None:

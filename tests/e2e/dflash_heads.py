@@ -95,6 +95,45 @@ def random_dspark(hf: PreTrainedModel, folder: Path, markov: str, sure: bool = T
     return _as_dspark(folder, more, markov_head_type=markov, markov_rank=rank, **said)
 
 
+def random_dflash2(hf: PreTrainedModel, folder: Path) -> Path:
+    """`random_dflash` with convolutions and a selector of 16 candidates."""
+    random_dflash(hf, folder)
+    noise, rank = torch.Generator().manual_seed(7), 8
+    hidden, vocab = hf.config.hidden_size, hf.config.vocab_size
+    more = _selector(
+        0.3 * torch.randn(rank, hidden, generator=noise),
+        torch.randn(vocab, rank, generator=noise),
+        torch.randn(vocab, rank, generator=noise),
+    )
+    for name in _convolutions(2):
+        more[f"{name}.base_kernel"] = 0.5 * torch.randn(2, 2, hidden, generator=noise)
+        shape = 4 * hidden // 16, hidden
+        more[f"{name}.kernel_projection.weight"] = 0.1 * torch.randn(shape, generator=noise)
+    return _as_dflash2(folder, more, conv_group_size=16, selector_top_k=16)
+
+
+def _convolutions(layers: int) -> list[str]:
+    parts = ("attention_conv", "mlp_conv")
+    return [f"layers.{layer}.{part}" for layer in range(layers) for part in parts]
+
+
+def _selector(hidden: Tensor, before: Tensor, behind: Tensor) -> dict[str, Tensor]:
+    return {
+        "candidate_selector.hidden_projection.weight": hidden,
+        "candidate_selector.predecessor_codebook": before,
+        "candidate_selector.successor_codebook": behind,
+    }
+
+
+def _as_dflash2(folder: Path, more: dict[str, Tensor], **sizes: int) -> Path:
+    """A DFlash folder as z-lab's DFlash2, with these tensors as well."""
+    config = json.loads((folder / "config.json").read_text())
+    rank = len(more["candidate_selector.hidden_projection.weight"])
+    config["dflash_config"] |= {"conv_kernel_size": 2, "selector_rank": rank, **sizes}
+    config["architectures"] = ["DFlash2DraftModel"]
+    return write(folder, config, {**load_file(folder / "model.safetensors"), **more})
+
+
 def _as_dspark(folder: Path, more: dict[str, Tensor], **said: Any) -> Path:
     """A DFlash folder as DeepSpec's DSpark, with these tensors as well."""
     config = json.loads((folder / "config.json").read_text())
@@ -179,6 +218,25 @@ def right_dspark(folder: Path, sharpness: float, shifted: bool = False) -> Path:
     }
     said = {"enable_confidence_head": True, "markov_rank": 2 * V, "markov_head_type": "gated"}
     return _as_dspark(folder, more, **said)
+
+
+def right_dflash2(folder: Path, sharpness: float, shifted: bool = False) -> Path:
+    """The same whose head guesses nothing: all tokens are candidates, and the pair scores of a
+    slot's mode say which follows. shifted: of the token one further."""
+    right_dflash(folder, sharpness)
+    mode = torch.zeros(2 * V, H)
+    mode[:, ONE], mode[:V, MODE], mode[V:, MODE] = 0.5, 0.5, -0.5
+    behind = torch.zeros(V, 2 * V)
+    for index in (0, 1):
+        following = torch.tensor(cycle(index)).roll(int(shifted))
+        behind[following, index * V + torch.arange(V)] = sharpness
+    head = torch.zeros(V, H)
+    head[:2, ONE] = -60
+    more = {"lm_head.weight": head, **_selector(mode, torch.eye(V).repeat(1, 2), behind)}
+    for name in _convolutions(BLOCK):  # which change nothing
+        more[f"{name}.base_kernel"] = torch.tensor([1.0, 0.0]).view(1, 2, 1).repeat(2, 1, H)
+        more[f"{name}.kernel_projection.weight"] = torch.zeros(4, H)
+    return _as_dflash2(folder, more, conv_group_size=H, selector_top_k=V)
 
 
 def _heads(rows: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .assistants import assistant, random_assistant, save
-from .dflash_heads import dflash, random_dflash, random_dspark
+from .dflash_heads import dflash, random_dflash, random_dflash2, random_dspark
 from .eagle_heads import eagle, random_eagle1, random_eagle3
 from .families import family_model
 from .helpers import TinyModels, chain, eight_prompts, ngram, tree
@@ -114,6 +114,11 @@ def _dspark(models: TinyModels, root: Path) -> Made:
     return models.folder("llama"), dflash(heads, "dspark", num_speculative_tokens=6)
 
 
+def _dflash2(models: TinyModels, root: Path) -> Made:
+    heads = random_dflash2(models.hf("llama"), root / "dflash2")
+    return models.folder("llama"), dflash(heads, "dflash2", num_speculative_tokens=5)
+
+
 def _assistant(models: TinyModels, root: Path) -> Made:
     target = family_model("gemma4")
     helper = save(random_assistant(target, 29), root / "assistant")
@@ -157,6 +162,7 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "ddtree": _ddtree,
     "jetspec": _jetspec,
     "dspark": _dspark,
+    "dflash2": _dflash2,
     "assistant": _assistant,
     "self": _self,
     "hybrid": _hybrid,
@@ -236,6 +242,7 @@ VARIANTS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "p_eagle static": _with("p_eagle", **STATIC),
     "dflash tree": _with("dflash", num_speculative_tokens=5, topk=2, num_draft_tokens=10),
     "dspark tree": _with("dspark", **TREE),
+    "dflash2 tree": _with("dflash2", **TREE),
     "dflash static": _with("dflash", choices=CHOICES),
     "adaptive": _adaptive("tree"),
     "adaptive hybrid": _adaptive("hybrid"),

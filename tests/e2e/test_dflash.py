@@ -11,7 +11,7 @@ import pytest
 from trtspec import LLM, SamplingParams, build
 from trtspec.errors import ConfigError
 
-from .dflash_heads import dflash, random_dflash, random_dspark
+from .dflash_heads import dflash, random_dflash, random_dflash2, random_dspark
 from .helpers import (
     GREEDY_24,
     TinyModels,
@@ -44,6 +44,8 @@ SHAPES |= {
     "dspark": {"method": "dspark", "num_speculative_tokens": 6},
     "dspark tree": {"method": "dspark", "num_speculative_tokens": 4, **_TREE},
     "dspark static": {"method": "dspark", "choices": SHAPES["static"]["choices"]},
+    "dflash2": {"method": "dflash2", "num_speculative_tokens": 5},
+    "dflash2 tree": {"method": "dflash2", "num_speculative_tokens": 4, **_TREE},
     "dspark, sure": {"method": "dspark", "block_size": 6, "confidence_threshold": 0.3},
 }
 VARIANT_OF = {
@@ -52,6 +54,8 @@ VARIANT_OF = {
     "dspark tree": "rnn",
     "dspark static": "vanilla",
     "dspark, sure": "vanilla",
+    "dflash2": "dflash2",
+    "dflash2 tree": "dflash2",
 }
 """Of a shape that is not for every network."""
 MARKOV = ("vanilla", "gated", "rnn")
@@ -69,6 +73,8 @@ class Folders(KnownTexts):
 
     def _folder(self, case: str, variant: str) -> Path:
         folder = self.root / f"{case}-{variant}"
+        if variant == "dflash2":
+            return random_dflash2(self.models.hf(case), folder)
         if variant in MARKOV:
             return random_dspark(self.models.hf(case), folder, variant)
         return random_dflash(self.models.hf(case), folder, **VARIANTS[variant])
@@ -88,7 +94,7 @@ def test_same_tokens(heads: Folders, case: str, variant: str, shape: str) -> Non
     assert metrics["num_draft_tokens"] > 100
 
 
-@pytest.mark.parametrize("shape", ["chain", "ddtree", "jetspec", "dspark tree"])
+@pytest.mark.parametrize("shape", ["chain", "ddtree", "jetspec", "dspark tree", "dflash2"])
 def test_preemption(heads: Folders, shape: str) -> None:
     variant = VARIANT_OF.get(shape, "plain")
     fewer = {"budget": 64} if shape == "jetspec" else {}

@@ -21,7 +21,7 @@ from trtspec.models.rows import PackedRows
 from trtspec.speculative.block.backbone import BlockDraft, BlockRows
 from trtspec.speculative.state_drafter import StateDrafter
 
-from .dflash_heads import BLOCK, dflash, right_dflash, right_dspark
+from .dflash_heads import BLOCK, dflash, right_dflash, right_dflash2, right_dspark
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import assert_no_leak, open_llm, random_prompt, tokens, watch
 
@@ -33,12 +33,14 @@ PROMPTS = [[i % 2, *(token + 2 for token in body)] for i, body in enumerate(BODI
 PROMPTS += [[*PROMPTS[3][:32], 5, 6], [*PROMPTS[3][:32], 7]]
 LONG = SamplingParams(max_tokens=60)
 NOISY = [replace(LONG, temperature=1.0, seed=i) for i in range(len(PROMPTS))]
-NETWORKS = ("right", "cached", "strict", "anchor", "causal", "dspark")
+NETWORKS = ("right", "cached", "strict", "anchor", "causal", "dspark", "dflash2")
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {"method": "dflash"},
     "ddtree": {"method": "ddtree", "num_draft_tokens": 16},
     "dspark": {"method": "dspark"},
     "dspark tree": {"method": "dspark", "topk": 2, "num_draft_tokens": 9},
+    "dflash2": {"method": "dflash2"},
+    "dflash2 tree": {"method": "dflash2", "topk": 2, "num_draft_tokens": 8},
     "jetspec": {"method": "jetspec", "budget": 64, "tree_width": 7},
 }
 
@@ -58,12 +60,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     right_dspark(root / "dspark", 40.0)
     right_dspark(root / "dspark-shifted", 40.0, shifted=True)
     right_dspark(root / "dspark-blunt", 3.0)
+    right_dflash2(root / "dflash2", 40.0)
+    right_dflash2(root / "dflash2-shifted", 40.0, shifted=True)
     return root
 
 
 def config(root: Path, network: str, shape: str = "chain", **more: Any) -> dict[str, Any]:
-    if network.startswith("dspark"):
-        shape = {"chain": "dspark", "ddtree": "dspark tree"}[shape]
+    if network.startswith(("dspark", "dflash2")):
+        own = network.partition("-")[0]
+        shape = {"chain": own, "ddtree": f"{own} tree"}[shape]
     steps = BLOCK - (not network.startswith(("anchor", "dspark")))
     return dflash(root / network, **{"num_speculative_tokens": steps, **SHAPES[shape], **more})
 
@@ -128,8 +133,9 @@ def rate(root: Path, network: str, **options: Any) -> float:
         return value
 
 
-def test_a_bias_of_other_tokens_is_noticed(root: Path) -> None:
-    assert rate(root, "dspark-shifted") < 0.1
+@pytest.mark.parametrize("network", ["dspark", "dflash2"])
+def test_what_follows_other_tokens_is_noticed(root: Path, network: str) -> None:
+    assert rate(root, f"{network}-shifted") < 0.1
 
 
 def test_wrong_layers_are_noticed(root: Path) -> None:

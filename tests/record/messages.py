@@ -39,6 +39,7 @@ EVERY_METHOD: Mapping[str, str] = {
     "ddtree": "ddtree",
     "jetspec": "jetspec",
     "dspark": "dspark",
+    "dflash2": "dflash2",
     "assistant": "assistant",
     "self": "self",
     "hybrid": "hybrid",

@@ -119,6 +119,7 @@ METHOD = Kind(
         Spelling("assistant", "assistant", "Assistant", generic=True),
         Spelling("self", "self_draft", "Self(?=Decoding|Draft|Method)", generic=True),
         Spelling("pard", "parallel", "Pard|PARD"),
+        Spelling("dflash2", "block", "DFlash2"),
         Spelling("dflash", "block", "DFlash"),
         Spelling("ddtree", "block", "DDTree"),
         Spelling("jetspec", "block", "JetSpec"),

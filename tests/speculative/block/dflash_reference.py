@@ -3,7 +3,9 @@ weights for its variants."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -125,19 +127,30 @@ class DenseDFlash:
         positions = torch.arange(count + config.block_size)
         for i in range(decoder.num_layers):
             normed = _norm(x, t[f"layers.{i}.input_norm.weight"])
-            both = torch.cat((context, normed))
-            q = self._heads(i, "q", normed, positions[count:])
-            k = self._heads(i, "k", both, positions).repeat_interleave(HEADS // KV, 1)
-            v = self._linear(i, "attn.v", both).view(-1, KV, HEAD_DIM)
-            v = v.repeat_interleave(HEADS // KV, 1)
-            scores = torch.einsum("qhd,khd->hqk", q, k) / HEAD_DIM**0.5
-            scores = scores.masked_fill(~self._seen(i, positions, count), -torch.inf)
-            attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
-            x = x + self._linear(i, "attn.o", attended)
+            attended = partial(self._attended, i, context, positions)
+            x = x + self.sublayer(i, "attn", normed, attended)
             normed = _norm(x, t[f"layers.{i}.post_attention_norm.weight"])
-            gated = F.silu(self._linear(i, "mlp.gate", normed)) * self._linear(i, "mlp.up", normed)
-            x = x + self._linear(i, "mlp.down", gated)
+            x = x + self.sublayer(i, "mlp", normed, partial(self._mlp, i))
         return _norm(x, t["norm.weight"])
+
+    def sublayer(self, layer: int, name: str, x: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a layer's attention or MLP makes of its normed rows."""
+        return of(x)
+
+    def _attended(self, i: int, context: Tensor, positions: Tensor, x: Tensor) -> Tensor:
+        count, both = len(context), torch.cat((context, x))
+        q = self._heads(i, "q", x, positions[count:])
+        k = self._heads(i, "k", both, positions).repeat_interleave(HEADS // KV, 1)
+        v = self._linear(i, "attn.v", both).view(-1, KV, HEAD_DIM)
+        v = v.repeat_interleave(HEADS // KV, 1)
+        scores = torch.einsum("qhd,khd->hqk", q, k) / HEAD_DIM**0.5
+        scores = scores.masked_fill(~self._seen(i, positions, count), -torch.inf)
+        attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
+        return self._linear(i, "attn.o", attended)
+
+    def _mlp(self, i: int, x: Tensor) -> Tensor:
+        gated = F.silu(self._linear(i, "mlp.gate", x)) * self._linear(i, "mlp.up", x)
+        return self._linear(i, "mlp.down", gated)
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """What the head makes of them."""

@@ -37,6 +37,11 @@ class SlotRows:
         """``[B * S] i64``."""
         return self.padded_positions.flatten()
 
+    def offsets(self, count: int) -> Tensor:
+        """See `Block.offsets`."""
+        shape = self.padded_positions.shape
+        return torch.arange(shape[1], device=self.positions.device).expand(shape).flatten()
+
     def attend(
         self,
         q: Tensor,

@@ -29,6 +29,10 @@ class PluginRows:
         """``[T] i64``."""
         return self.rows.positions
 
+    def offsets(self, count: int) -> Tensor:
+        """See `Block.offsets`; the blocks of a call are of one size."""
+        return torch.arange(count, device=self.positions.device) % self.rows.query_start[1]
+
     def attend(
         self,
         q: Tensor,

@@ -40,6 +40,11 @@ class Block(Protocol):
         """Of every row whose keys and values are written ``[T] i64``, the blocks' first."""
         ...
 
+    def offsets(self, count: int) -> Tensor:
+        """Of the first ``count`` rows, those of blocks, how far each is behind the first of its
+        block ``[count] i64``."""
+        ...
+
     def attend(
         self,
         q: Tensor,
@@ -58,10 +63,12 @@ class Block(Protocol):
 
 class BlockRows(NamedTuple):
     """The packed rows of one call: those of all blocks, then the context rows, as requests of their
-    own that see nothing. ``causal_mask`` is the tree mask for causal layers."""
+    own that see nothing. ``causal_mask`` is the tree mask for causal layers, ``size`` the number of
+    rows of a block."""
 
     rows: PackedRows
     causal_mask: Tensor
+    size: int
 
     @classmethod
     def joined(cls, blocks: PackedRows, context: PackedRows, size: int) -> BlockRows:
@@ -73,14 +80,17 @@ class BlockRows(NamedTuple):
         so_far = own.cumsum(0).repeat(blocks.context_lens.shape[0], 1)
         starts = (blocks.query_start[:-1], context.query_start + blocks.positions.shape[0])
         rows = PackedRows(*(torch.cat(both) for both in zip(blocks, blind, strict=True)))
-        return cls(
-            rows._replace(query_start=torch.cat(starts)), torch.cat((so_far, blind.tree_mask))
-        )
+        rows = rows._replace(query_start=torch.cat(starts))
+        return cls(rows, torch.cat((so_far, blind.tree_mask)), size)
 
     @property
     def positions(self) -> Tensor:
         """See `Block.positions`."""
         return self.rows.positions
+
+    def offsets(self, count: int) -> Tensor:
+        """See `Block.offsets`."""
+        return torch.arange(count, device=self.rows.positions.device) % self.size
 
     def attend(
         self,
@@ -142,11 +152,11 @@ class BlockAttention(nn.Module):
         k_cache: Tensor,
         v_cache: Tensor,
         *,
-        residual: Tensor,
+        residual: Tensor | None = None,
     ) -> Tensor:
         """Rows of blocks ``x [R, H]`` and context rows ``[T, H]``, None where those are written
-        already -> the sum of ``residual [R, H]`` and the blocks' attention; the K and V of all are
-        written into the caches."""
+        already -> the sum of ``residual [R, H]``, if there is one, and the blocks' attention; the K
+        and V of all are written into the caches."""
         q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
         if self.q_norm is not None:
             q = norm_heads(q, self.q_norm)

@@ -49,8 +49,8 @@ _FALLBACK = "dflash"
 """What drafts are that have `NESTED` and no sign of another variant."""
 _ANCHORED = "DSpark"
 """Architectures whose root's row guesses the first token where config.json does not say so."""
-_ELSEWHERE = "Domino|DFlash2"
-"""Architectures of relatives that no variant runs."""
+_ELSEWHERE = "Domino"
+"""Architectures of a relative that no variant runs."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trtspec.config.strict import strict_config
-from trtspec.config.tree import TreeShape
-from trtspec.config.tree_decoding import LEFT_OUT
 from trtspec.speculative.block.backbone import BlockDraft
 from trtspec.speculative.block.format import BlockFormat
 from trtspec.speculative.block.graphs import block_kind
-from trtspec.speculative.block.options import BlockDecodingConfig, block_config
+from trtspec.speculative.block.options import BlockRowsDecodingConfig, block_config
 from trtspec.speculative.block.shape import BlockConfig
 
 
@@ -26,18 +24,11 @@ class DFlashConfig(BlockConfig):
 
 @block_config()
 @dataclass(frozen=True, kw_only=True)
-class DFlashDecodingConfig(BlockDecodingConfig):
+class DFlashDecodingConfig(BlockRowsDecodingConfig):
     """DFlash: the best guess of every slot is a chain; with topk or choices, a tree of guesses.
-    SGLang's `speculative_num_draft_tokens` alone is the number of rows, a block's size. Options:
-    see `BlockDecodingConfig`."""
+    Options: see `BlockRowsDecodingConfig`."""
 
     method: ClassVar[str] = "dflash"
-
-    def _resolve_numbers(self) -> TreeShape:
-        rows = self.num_draft_tokens
-        if (self.max_draft_len, self.block_size) == (LEFT_OUT, None) and rows > 1:
-            self._set("max_draft_len", rows - 1)
-        return super()._resolve_numbers()
 
 
 DFLASH_NETWORK = block_kind(DFlashConfig, BlockDraft, __name__)

@@ -6,6 +6,11 @@ from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.block.checkpoint import block_reader
 from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
 from trtspec.speculative.block.dflash import DFLASH_FORMAT, DFLASH_NETWORK, DFlashDecodingConfig
+from trtspec.speculative.block.dflash2 import (
+    DFLASH2_FORMAT,
+    DFLASH2_NETWORK,
+    DFlash2DecodingConfig,
+)
 from trtspec.speculative.block.drafter import BlockDrafter, block_needs
 from trtspec.speculative.block.dspark import DSPARK_FORMAT, DSPARK_NETWORK, DSparkDecodingConfig
 from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
@@ -32,5 +37,14 @@ BLOCK_METHODS = (
         kinds=(DSPARK_NETWORK,),
         reader=block_reader(DSPARK_FORMAT),
         usual=("dspark:7",),
+    ),
+    DraftMethod(
+        DFlash2DecodingConfig,
+        "DFlash2",
+        block_needs,
+        BlockDrafter.of,
+        kinds=(DFLASH2_NETWORK,),
+        reader=block_reader(DFLASH2_FORMAT),
+        usual=("dflash2:7",),
     ),
 )

@@ -86,6 +86,18 @@ class BlockDecodingConfig(ChoicesDecodingConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlockRowsDecodingConfig(BlockDecodingConfig):
+    """SGLang's `speculative_num_draft_tokens` alone is the number of rows, a block's size. Options:
+    see `BlockDecodingConfig`."""
+
+    def _resolve_numbers(self) -> TreeShape:
+        rows = self.num_draft_tokens
+        if (self.max_draft_len, self.block_size) == (LEFT_OUT, None) and rows > 1:
+            self._set("max_draft_len", rows - 1)
+        return super()._resolve_numbers()
+
+
+@dataclass(frozen=True, kw_only=True)
 class BestFirstDecodingConfig(BlockDecodingConfig):
     """Of all paths through the block's guesses the most probable ones are a tree, of
     max_total_draft_tokens nodes (also `tree_budget`; num_draft_tokens counts the root besides).
