@@ -18,9 +18,12 @@ class AttentionCall {
                 const at::Tensor& slot_mapping, const at::Tensor& block_tables,
                 const at::Tensor& query_start, const at::Tensor& context_lens,
                 const at::Tensor& is_tree, const at::Tensor& tree_mask, double scale,
-                int64_t sliding_window, double soft_cap, const std::optional<at::Tensor>& sinks)
+                int64_t sliding_window, double soft_cap, const std::optional<at::Tensor>& sinks,
+                const at::Tensor& k_scale = {}, const at::Tensor& v_scale = {})
       : k_cache_(k_cache),
         v_cache_(v_cache),
+        k_scale_(k_scale),
+        v_scale_(v_scale),
         scale_(float(scale)),
         window_(sliding_window),
         soft_cap_(float(soft_cap)) {
@@ -41,8 +44,17 @@ class AttentionCall {
                                        {"v", v},
                                        {"k_cache", k_cache},
                                        {"v_cache", v_cache}}) {
-      check_dtype(kOp, name, tensor, q.scalar_type());
+      const bool is_scaled = k_scale.defined() && tensor.dim() == 4;
+      check_dtype(kOp, name, tensor, is_scaled ? at::kChar : q.scalar_type());
       check_device(kOp, name, tensor, q);
+    }
+    if (k_scale.defined()) {
+      for (const at::Tensor& scale : {k_scale, v_scale}) {
+        check_shape(kOp, "a scale", scale, {k_cache.size(0), k_cache.size(1), kv_heads, 1});
+        check_dtype(kOp, "a scale", scale, at::kFloat);
+        check_device(kOp, "a scale", scale, q);
+        TORCH_CHECK(scale.is_contiguous(), kOp, ": scales must be contiguous");
+      }
     }
     TORCH_CHECK(k_cache.is_contiguous() && v_cache.is_contiguous(), kOp,
                 ": k_cache and v_cache must be contiguous");
@@ -108,6 +120,8 @@ class AttentionCall {
         .sliding_window = window_,
         .soft_cap = soft_cap_,
         .sinks = sinks_.defined() ? sinks_.const_data_ptr<float>() : nullptr,
+        .k_scale = k_scale_.defined() ? k_scale_.mutable_data_ptr<float>() : nullptr,
+        .v_scale = v_scale_.defined() ? v_scale_.mutable_data_ptr<float>() : nullptr,
     };
   }
 
@@ -123,7 +137,7 @@ class AttentionCall {
     return packed ? x : x.contiguous();
   }
 
-  at::Tensor q_, k_, v_, k_cache_, v_cache_;
+  at::Tensor q_, k_, v_, k_cache_, v_cache_, k_scale_, v_scale_;
   at::Tensor positions_, slot_mapping_, block_tables_, query_start_, context_lens_, is_tree_;
   at::Tensor tree_mask_, sinks_, out_;
   float scale_;

@@ -17,33 +17,28 @@ struct CacheGroup {
 };
 
 struct KvCompactCall {
-  KvCompactCall(at::TensorList k_caches, at::TensorList v_caches, const at::Tensor& src_slots,
-                const at::Tensor& dst_slots)
+  KvCompactCall(at::TensorList caches, const at::Tensor& src_slots, const at::Tensor& dst_slots)
       : src(src_slots.contiguous()), dst(dst_slots.contiguous()) {
-    TORCH_CHECK(k_caches.size() == v_caches.size(), "kv_compact: ", k_caches.size(),
-                " k_caches but ", v_caches.size(), " v_caches");
     check_dim("kv_compact", "src_slots", src_slots, 1);
     check_dtype("kv_compact", "src_slots", src_slots, at::kLong);
     check_dtype("kv_compact", "dst_slots", dst_slots, at::kLong);
     check_shape("kv_compact", "dst_slots", dst_slots, src_slots.sizes());
     check_device("kv_compact", "dst_slots", dst_slots, src_slots);
     // Caches of one call usually have one shape; those of another shape form a group of their own.
-    for (const at::TensorList caches : {k_caches, v_caches}) {
-      for (size_t i = 0; i < caches.size();) {
-        const at::Tensor& first = caches[i];
-        check_dim("kv_compact", "a cache", first, 4);
-        CacheGroup group{{},
-                         first.size(2) * first.size(3) * int64_t(first.element_size()),
-                         first.size(0) * first.size(1)};
-        for (; i < caches.size() && caches[i].sizes() == first.sizes() &&
-               caches[i].scalar_type() == first.scalar_type();
-             ++i) {
-          TORCH_CHECK(caches[i].is_contiguous(), "kv_compact: cache ", i, " is not contiguous");
-          check_device("kv_compact", "a cache", caches[i], src_slots);
-          group.data.push_back(caches[i].mutable_data_ptr());
-        }
-        groups.push_back(std::move(group));
+    for (size_t i = 0; i < caches.size();) {
+      const at::Tensor& first = caches[i];
+      check_dim("kv_compact", "a cache", first, 4);
+      CacheGroup group{{},
+                       first.size(2) * first.size(3) * int64_t(first.element_size()),
+                       first.size(0) * first.size(1)};
+      for (; i < caches.size() && caches[i].sizes() == first.sizes() &&
+             caches[i].scalar_type() == first.scalar_type();
+           ++i) {
+        TORCH_CHECK(caches[i].is_contiguous(), "kv_compact: cache ", i, " is not contiguous");
+        check_device("kv_compact", "a cache", caches[i], src_slots);
+        group.data.push_back(caches[i].mutable_data_ptr());
       }
+      groups.push_back(std::move(group));
     }
   }
 

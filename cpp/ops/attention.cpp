@@ -58,6 +58,10 @@ void write_cache(const AttentionParams& p) {
       static_cast<std::size_t>(p.kv_heads * p.head_dim) * size_of(p.dtype);
   const std::size_t element = size_of(p.dtype);
   const int threads = base::threads_for(2.0 * double(p.rows) * double(row_bytes), kCopyGrain);
+  if (p.k_scale != nullptr) {
+    TRTSPEC_DISPATCH(attention_write_kernel, p, threads);
+    return;
+  }
   base::parallel_for(p.rows, threads, [&](std::int64_t t, int) {
     if (p.slot_mapping[t] < 0) return;
     const std::size_t slot = static_cast<std::size_t>(p.slot_mapping[t]) * row_bytes;
@@ -318,7 +322,8 @@ void run_units(const AttentionParams& p, const Plan& plan, const AttentionScratc
   const auto* units = plan.units.data();
   const auto count = static_cast<std::int64_t>(plan.units.size());
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-  const bool in_pairs = p.dtype == DType::bf16 && p.head_dim % 32 == 0;
+  const bool in_pairs =
+      p.dtype == DType::bf16 && p.head_dim % 32 == 0 && p.k_scale == nullptr;
   if (in_pairs && active_isa() >= Isa::amx) {
     return amx::attention_amx(p, rows, units, count, layout, parts, scratch, threads);
   }

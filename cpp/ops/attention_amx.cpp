@@ -32,7 +32,8 @@ void attention_amx(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,
                    const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
                    int threads) {
-  run_units<bf16, TileKeys>(params, rows, units, num_units, layout, parts, scratch, threads);
+  run_units<bf16, bf16, TileKeys>(params, rows, units, num_units, layout, parts, scratch,
+                                  threads);
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

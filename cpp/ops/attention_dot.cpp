@@ -40,7 +40,7 @@ void attention_dot(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,
                    const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
                    int threads) {
-  run_units<bf16, DotKeys>(params, rows, units, num_units, layout, parts, scratch, threads);
+  run_units<bf16, bf16, DotKeys>(params, rows, units, num_units, layout, parts, scratch, threads);
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

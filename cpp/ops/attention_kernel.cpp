@@ -2,6 +2,7 @@
 #include "attention_kernel.hpp"
 
 #include "attention_unit.hpp"
+#include "quantise_row.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
@@ -10,8 +11,13 @@ template <class Value>
 void run(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit* units,
          std::int64_t num_units, const AttentionScratch& layout, const AttentionParts& parts,
          float* scratch, int threads) {
-  run_units<Value, FloatKeys<Value>>(params, rows, units, num_units, layout, parts, scratch,
-                                     threads);
+  const auto all = [&](auto cached) {
+    using Cached = decltype(cached);
+    run_units<Value, Cached, FloatKeys<Value, Cached>>(params, rows, units, num_units, layout,
+                                                       parts, scratch, threads);
+  };
+  if (params.k_scale != nullptr) return all(std::int8_t{});
+  all(Value{});
 }
 
 template <class Value>
@@ -51,6 +57,31 @@ void attention_kernel(const AttentionParams& params, const AttentionRow* rows,
       return run<bf16>(params, rows, units, num_units, layout, parts, scratch, threads);
     case DType::f16:
       return run<f16>(params, rows, units, num_units, layout, parts, scratch, threads);
+  }
+}
+
+void attention_write_kernel(const AttentionParams& p, int threads) {
+  const auto write = [&](auto value) {
+    using Value = decltype(value);
+    const auto heads = [&](const void* rows, std::int64_t stride, std::int64_t t, void* cache,
+                           float* scales) {
+      const Value* from = static_cast<const Value*>(rows) + t * stride;
+      for (std::int64_t h = 0; h < p.kv_heads; ++h, from += p.head_dim) {
+        const std::int64_t at = p.slot_mapping[t] * p.kv_heads + h;
+        scales[at] = quantise_row(from, p.head_dim,
+                                  static_cast<std::int8_t*>(cache) + at * p.head_dim);
+      }
+    };
+    parallel_for(p.rows, threads, [&](std::int64_t t, int) {
+      if (p.slot_mapping[t] < 0) return;
+      heads(p.k, p.k_stride, t, p.k_cache, p.k_scale);
+      heads(p.v, p.v_stride, t, p.v_cache, p.v_scale);
+    });
+  };
+  switch (p.dtype) {
+    case DType::f32: return write(float{});
+    case DType::bf16: return write(bf16{});
+    case DType::f16: return write(f16{});
   }
 }
 

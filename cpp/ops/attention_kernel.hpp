@@ -83,6 +83,9 @@ TRTSPEC_DECLARE_KERNEL(void, attention_kernel,
                         const AttentionScratch& layout, const AttentionParts& parts,
                         float* scratch, int threads))
 
+// Writes the rows' K and V into caches of 8 bits.
+TRTSPEC_DECLARE_KERNEL(void, attention_write_kernel, (const AttentionParams& params, int threads))
+
 // The results of shared rows, once all their parts are there.
 TRTSPEC_DECLARE_KERNEL(void, attention_join_kernel,
                        (const AttentionParams& params, const AttentionParts& parts))

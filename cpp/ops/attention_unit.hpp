@@ -22,7 +22,7 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 
 // How queries meet the keys of a tile: as floats, keys_[d][i] element d of the tile's i-th key.
-template <class Value>
+template <class Value, class Cached>
 struct FloatKeys {
   static void load_query(const Value* q, std::int64_t dim, float scale, float* to) {
     std::int64_t d = 0;
@@ -31,7 +31,7 @@ struct FloatKeys {
   }
 
   // kLanes keys, of which those at null are zeros.
-  static void load_keys(const Value* const* rows, std::int64_t dim, float* keys,
+  static void load_keys(const Cached* const* rows, std::int64_t dim, float* keys,
                         RowsAhead& ahead) {
     transpose_rows(rows, dim, keys, kKeyTile, ahead);
   }
@@ -46,8 +46,12 @@ struct FloatKeys {
 
 // One (row, head) after the other, what is kept of it is at index
 // (kv head of the unit * rows + row) * group + head of the group.
-template <class Value, class Keys>
+// Cached: what the caches hold, Value, or 8 bits times the scale of a token's head. A key's scale
+// multiplies its scores, a value's the value itself.
+template <class Value, class Cached, class Keys>
 class Unit {
+  static constexpr bool kIsScaled = sizeof(Cached) == 1;
+
  public:
   // `later`: the unit that the thread is likely to take next, if any.
   Unit(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit& unit,
@@ -140,8 +144,8 @@ class Unit {
   }
 
   // K or V, from a unit's first kv head on.
-  const Value* heads_of(const void* cache, const AttentionUnit& unit) const {
-    return static_cast<const Value*>(cache) + unit.first_kv_head * dim_;
+  const Cached* heads_of(const void* cache, const AttentionUnit& unit) const {
+    return static_cast<const Cached*>(cache) + unit.first_kv_head * dim_;
   }
 
   void begin_pass(const void* cache) {
@@ -164,7 +168,7 @@ class Unit {
       seen_ |= visible_[r];
     }
     count_ = seen_ == 0 ? 0 : 64 - __builtin_clzll(seen_);
-    const Value** const found = following_;
+    const Cached** const found = following_;
     following_ = cached_;
     cached_ = found;
     look_ahead(tile);
@@ -174,7 +178,7 @@ class Unit {
   // of the next pass, or of the next unit.
   void look_ahead(std::int64_t tile) {
     const AttentionUnit* unit = &unit_;
-    const Value* cache = cache_;
+    const Cached* cache = cache_;
     std::int64_t next = tile + kKeyTile;
     if (next >= unit_.end) {
       if (!is_keys_ && later_ != nullptr) unit = later_;
@@ -183,7 +187,7 @@ class Unit {
     }
     const std::int64_t count = find_rows(*unit, cache, next, following_);
     const auto* const row = reinterpret_cast<const char* const*>(following_);
-    const std::int64_t bytes = unit->kv_heads * dim_ * std::int64_t(sizeof(Value));
+    const std::int64_t bytes = unit->kv_heads * dim_ * std::int64_t(sizeof(Cached));
     ahead_ = {row, row + (count > 0 ? count - 1 : 0), row[0], row[0] + bytes, bytes};
   }
 
@@ -193,8 +197,8 @@ class Unit {
 
   // Addresses of the cache rows of a tile of the unit, null where the block table has no block;
   // returns how many.
-  std::int64_t find_rows(const AttentionUnit& unit, const Value* cache, std::int64_t tile,
-                         const Value** rows) const {
+  std::int64_t find_rows(const AttentionUnit& unit, const Cached* cache, std::int64_t tile,
+                         const Cached** rows) const {
     const std::int64_t count = least(unit.end - tile, kKeyTile);
     const std::int32_t* table = params_.block_tables + unit.request * params_.table_width;
     std::int64_t block = tile / params_.block_size;
@@ -202,7 +206,7 @@ class Unit {
     for (std::int64_t i = 0; i < count; ++block, offset = 0) {
       const std::int64_t end = least(i + params_.block_size - offset, count);
       const bool exists = table[block] >= 0 && table[block] < params_.num_blocks;
-      const Value* row = nullptr;
+      const Cached* row = nullptr;
       if (exists) row = cache + (table[block] * params_.block_size + offset) * row_size_;
       const std::int64_t stride = exists ? row_size_ : 0;
       for (; i < end; ++i, row += stride) rows[i] = row;
@@ -213,7 +217,7 @@ class Unit {
   void score_tile(std::int64_t h) {
     // Keys that nobody sees are not read: they may never have been written.
     const std::int64_t columns = (count_ + kLanes - 1) / kLanes * kLanes;
-    const Value* rows[kKeyTile];
+    const Cached* rows[kKeyTile];
     for (std::int64_t i = 0; i < columns; ++i) {
       rows[i] = i < count_ && (seen_ >> i & 1) != 0 ? cached_[i] + h * dim_ : nullptr;
     }
@@ -227,6 +231,7 @@ class Unit {
     const std::int64_t first = h * heads_ + from * group_;
     meet_.multiply((to - from) * group_, columns, dim_, params_.scale, queries_ + first * wide_,
                    wide_, keys_, tile_scores_, ahead_);
+    if constexpr (kIsScaled) scale_scores((to - from) * group_, columns, h, rows);
     for (std::int64_t r = from; r < to; ++r) {
       std::int64_t at = next_[r];
       std::uint64_t left = visible_[r];
@@ -244,12 +249,32 @@ class Unit {
     }
   }
 
+  // The scale of a tile's i-th key, or value, of kv head h of the unit.
+  float scale_of(const float* scales, std::int64_t i, std::int64_t h) const {
+    const std::int64_t slot = (cached_[i] - cache_) / row_size_;
+    return scales[slot * params_.kv_heads + unit_.first_kv_head + h];
+  }
+
+  void scale_scores(std::int64_t heads, std::int64_t columns, std::int64_t h,
+                    const Cached* const* rows) {
+    float scales[kKeyTile];
+    for (std::int64_t c = 0; c < columns; ++c) {
+      scales[c] = rows[c] == nullptr ? 0 : scale_of(params_.k_scale, c, h);
+    }
+    for (std::int64_t i = 0; i < heads; ++i) {
+      float* const scores = tile_scores_ + i * kKeyTile;
+      for (std::int64_t c = 0; c < columns; c += kLanes) {
+        store(scores + c, load(scores + c) * load(scales + c));
+      }
+    }
+  }
+
   void add_values(std::int64_t h) {
     // With few (row, head)s, values are used straight from the cache. With more they are converted
     // once, to a place where neighbouring keys do not fall into the same cache sets.
-    const bool direct = heads_ <= 2 * kRowBlock && dim_ % 16 == 0;
+    const bool direct = !kIsScaled && heads_ <= 2 * kRowBlock && dim_ % 16 == 0;
     if (!direct) load_values(h);
-    const std::int64_t lines = (dim_ * std::int64_t(sizeof(Value)) + 63) / 64;  // of a key's values
+    const std::int64_t lines = (dim_ * std::int64_t(sizeof(Cached)) + 63) / 64;  // of a key's values
     for (std::int64_t r = 0; r < unit_.rows;) {
       std::int64_t end = r + 1;
       while (end < unit_.rows && visible_[end] == visible_[r] && next_[end] == next_[r]) ++end;
@@ -266,13 +291,17 @@ class Unit {
         const std::int64_t in_piece = kPieceKeys - position % kPieceKeys;
         int length = int(least(run_length(left >> key), in_piece));
         begin_pieces(h, r, end, position);
-        if (direct) {
-          length = neighbours(key, length);
-          gemm_block(count, wide_, length, weights, score_stride_, cached_[key] + h * dim_,
-                     row_size_, sums, wide_, false, ahead);
+        if (direct) length = neighbours(key, length);
+        const auto add = [&](const auto* values, std::int64_t stride) {
+          gemm_block(count, wide_, length, weights, score_stride_, values, stride, sums, wide_,
+                     false, ahead);
+        };
+        if constexpr (kIsScaled) {
+          add(values_ + key * wide_, wide_);
+        } else if (direct) {
+          add(cached_[key] + h * dim_, row_size_);
         } else {
-          gemm_block(count, wide_, length, weights, score_stride_, values_ + key * wide_, wide_,
-                     sums, wide_, false, ahead);
+          add(values_ + key * wide_, wide_);
         }
         weights += length;
         position += length;
@@ -294,11 +323,13 @@ class Unit {
   void load_values(std::int64_t h) {
     for (std::int64_t i = 0; i < count_; ++i) {
       if ((seen_ >> i & 1) == 0) continue;
-      const Value* from = cached_[i] + h * dim_;
+      const Cached* from = cached_[i] + h * dim_;
       float* to = values_ + i * wide_;
+      float scale = 1;
+      if constexpr (kIsScaled) scale = scale_of(params_.v_scale, i, h);
       std::int64_t d = 0;
-      for (; d + kLanes <= dim_; d += kLanes) store(to + d, load(from + d));
-      for (; d < dim_; ++d) to[d] = to_float(from[d]);
+      for (; d + kLanes <= dim_; d += kLanes) store(to + d, load(from + d) * scale);
+      for (; d < dim_; ++d) to[d] = to_float(from[d]) * scale;
       for (; d < wide_; ++d) to[d] = 0;
     }
   }
@@ -361,25 +392,26 @@ class Unit {
   AttentionPart piece_[kMaxUnitHeads];
   AttentionPart joined_[kMaxUnitHeads];
   bool is_keys_ = true;                  // the pass is over K, else over V
-  const Value* cache_ = nullptr;         // K or V, from the unit's first kv head on
+  const Cached* cache_ = nullptr;        // K or V, from the unit's first kv head on
   std::uint64_t seen_ = 0;               // keys of the tile that some row sees
   std::int64_t count_ = 0;               // keys of the tile up to the last seen one
   std::uint64_t visible_[kMaxUnitRows];  // keys of the tile that a row sees
   std::int64_t next_[kMaxUnitRows];      // index of a row's first score of the tile
-  const Value* tiles_[2][kKeyTile] = {};
-  const Value** cached_ = tiles_[0];     // rows of the tile in the cache
-  const Value** following_ = tiles_[1];  // those of the next tile
+  const Cached* tiles_[2][kKeyTile] = {};
+  const Cached** cached_ = tiles_[0];     // rows of the tile in the cache
+  const Cached** following_ = tiles_[1];  // those of the next tile
   RowsAhead ahead_{};
 };
 
 // Every unit, with `Keys` to meet its keys.
-template <class Value, class Keys>
+template <class Value, class Cached, class Keys>
 void run_units(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit* units,
                std::int64_t num_units, const AttentionScratch& layout,
                const AttentionParts& parts, float* scratch, int threads) {
   parallel_for(num_units, threads, [&](std::int64_t i, int thread) {
     const AttentionUnit* later = i + 1 < num_units ? units + i + 1 : nullptr;
-    Unit<Value, Keys>(params, rows, units[i], later, layout, parts, scratch + thread * layout.size)
+    Unit<Value, Cached, Keys>(params, rows, units[i], later, layout, parts,
+                              scratch + thread * layout.size)
         .run();
   });
 }

@@ -17,6 +17,10 @@ constexpr double kGrain = 1 << 18;            // multiply-adds that are worth a 
 constexpr std::int64_t kLeastHeads = 6;       // of a unit that shares its row with another thread
 
 void write_caches(const LatentAttentionParams& p) {
+  if (p.latent_scale != nullptr) {
+    TRTSPEC_DISPATCH(latent_write_kernel, p);
+    return;
+  }
   const std::size_t element = size_of(p.dtype);
   const auto write = [&](void* cache, const void* from, std::int64_t width) {
     const std::size_t bytes = static_cast<std::size_t>(width) * element;
@@ -104,7 +108,8 @@ void run_units(const LatentAttentionParams& p, const Plan& plan, const LatentScr
   const LatentUnit* units = plan.units.data();
   const auto count = static_cast<std::int64_t>(plan.units.size());
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-  const bool in_pairs = p.dtype == DType::bf16 && p.rank % 32 == 0 && p.rope_dim % 32 == 0;
+  const bool in_pairs = p.dtype == DType::bf16 && p.rank % 32 == 0 && p.rope_dim % 32 == 0 &&
+                        p.latent_scale == nullptr;
   if (in_pairs && active_isa() >= Isa::avx512_bf16) {
     return avx512_bf16::latent_attention_dot(p, units, count, layout, scratch, threads);
   }

@@ -62,7 +62,7 @@ struct LatentPairs {
 void latent_attention_dot(const LatentAttentionParams& params, const LatentUnit* units,
                           std::int64_t num_units, const LatentScratch& layout, float* scratch,
                           int threads) {
-  run_latent_units<bf16, LatentPairs>(params, units, num_units, layout, scratch, threads);
+  run_latent_units<bf16, bf16, LatentPairs>(params, units, num_units, layout, scratch, threads);
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

@@ -32,6 +32,9 @@ struct LatentScratch {
   std::int64_t size;     // floats for one thread
 };
 
+// Writes the rows' latents and keys into caches of 8 bits.
+TRTSPEC_DECLARE_KERNEL(void, latent_write_kernel, (const LatentAttentionParams& params))
+
 TRTSPEC_DECLARE_KERNEL(void, latent_attention_kernel,
                        (const LatentAttentionParams& params, const LatentUnit* units,
                         std::int64_t num_units, const LatentScratch& layout, float* scratch,

@@ -19,7 +19,7 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 
 // How queries meet the tokens of a tile: as floats, keys[d][i] element d of the i-th token.
-template <class Value>
+template <class Value, class Cached>
 struct LatentFloats {
   static void load_query(const Value* q, std::int64_t dim, float scale, std::int64_t at,
                          float* to) {
@@ -29,7 +29,7 @@ struct LatentFloats {
   }
 
   // kLanes tokens, of which those at null are zeros; their elements come behind `at` others.
-  static void load_keys(const Value* const* tokens, std::int64_t dim, std::int64_t at,
+  static void load_keys(const Cached* const* tokens, std::int64_t dim, std::int64_t at,
                         float* keys, RowsAhead& ahead) {
     transpose_rows(tokens, dim, keys + at * kLatentTile, kLatentTile, ahead);
   }
@@ -43,8 +43,11 @@ struct LatentFloats {
 };
 
 // What is kept of a (row, head) is at index row * heads + head of the unit.
-template <class Value, class Meet>
+// Cached: what the caches hold, Value, or 8 bits times the scale of a token.
+template <class Value, class Cached, class Meet>
 class LatentRows {
+  static constexpr bool kIsScaled = sizeof(Cached) == 1;
+
  public:
   LatentRows(const LatentAttentionParams& params, const LatentUnit& unit,
              const LatentScratch& layout, float* scratch)
@@ -80,12 +83,12 @@ class LatentRows {
   // Slots of the tile that comes next, whose latents come nearer meanwhile.
   void find_tile(std::int64_t tile) {
     if (unit_.shared == 0) return;
-    const auto* latents = static_cast<const Value*>(params_.latent_cache);
+    const auto* latents = static_cast<const Cached*>(params_.latent_cache);
     for (int i = 0; i < kLatentTile; ++i) {
       following_[i] = slot_of(tile + i);
       ahead_rows_[i] = reinterpret_cast<const char*>(latents + following_[i] * params_.rank);
     }
-    const std::int64_t bytes = params_.rank * std::int64_t(sizeof(Value));
+    const std::int64_t bytes = params_.rank * std::int64_t(sizeof(Cached));
     ahead_ = {ahead_rows_, ahead_rows_ + kLatentTile - 1, ahead_rows_[0], ahead_rows_[0] + bytes,
               bytes};
   }
@@ -149,10 +152,10 @@ class LatentRows {
   }
 
   void load_tokens(int count) {
-    const auto* latents = static_cast<const Value*>(params_.latent_cache);
-    const auto* ropes = static_cast<const Value*>(params_.key_cache);
-    const Value* latent[kLatentTile];
-    const Value* rope[kLatentTile];
+    const auto* latents = static_cast<const Cached*>(params_.latent_cache);
+    const auto* ropes = static_cast<const Cached*>(params_.key_cache);
+    const Cached* latent[kLatentTile];
+    const Cached* rope[kLatentTile];
     for (int i = 0; i < count; ++i) {
       latent[i] = latents + slots_[i] * params_.rank;
       rope[i] = ropes + slots_[i] * params_.rope_dim;
@@ -162,12 +165,28 @@ class LatentRows {
       Meet::load_keys(latent + i, params_.rank, 0, keys_ + i, ahead_);
       Meet::load_keys(rope + i, params_.rope_dim, params_.rank, keys_ + i, ahead_);
     }
+    if constexpr (kIsScaled) {
+      scale_keys(params_.latent_scale, 0, params_.rank, count);
+      scale_keys(params_.key_scale, params_.rank, params_.rank + params_.rope_dim, count);
+    }
     for (int i = 0; i < count; ++i) {
       float* to = values_ + i * layout_.value_stride;
+      float scale = 1;
+      if constexpr (kIsScaled) scale = params_.latent_scale[slots_[i]];
       std::int64_t d = 0;
-      for (; d + kLanes <= params_.rank; d += kLanes) store(to + d, load(latent[i] + d));
-      for (; d < params_.rank; ++d) to[d] = to_float(latent[i][d]);
+      for (; d + kLanes <= params_.rank; d += kLanes) store(to + d, load(latent[i] + d) * scale);
+      for (; d < params_.rank; ++d) to[d] = to_float(latent[i][d]) * scale;
       for (; d < layout_.value_stride; ++d) to[d] = 0;
+    }
+  }
+
+  // The elements from `begin` to `end` of the tile's keys, times the scale of each token.
+  void scale_keys(const float* scales, std::int64_t begin, std::int64_t end, int count) {
+    float own[kLatentTile] = {};
+    for (int i = 0; i < count; ++i) own[i] = scales[slots_[i]];
+    for (std::int64_t d = begin; d < end; ++d) {
+      float* const keys = keys_ + d * kLatentTile;
+      for (int i = 0; i < count; i += kLanes) store(keys + i, load(keys + i) * load(own + i));
     }
   }
 
@@ -234,12 +253,12 @@ class LatentRows {
   RowsAhead ahead_{&nowhere_, &nowhere_, nothing_, nothing_ + 64, 64};
 };
 
-template <class Value, class Meet>
+template <class Value, class Cached, class Meet>
 void run_latent_units(const LatentAttentionParams& params, const LatentUnit* units,
                       std::int64_t num_units, const LatentScratch& layout, float* scratch,
                       int threads) {
   parallel_for(num_units, threads, [&](std::int64_t i, int thread) {
-    LatentRows<Value, Meet>(params, units[i], layout, scratch + thread * layout.size).run();
+    LatentRows<Value, Cached, Meet>(params, units[i], layout, scratch + thread * layout.size).run();
   });
 }
 

@@ -53,6 +53,8 @@ TRTSPEC_INLINE VF max(VF a, VF b) { return a > b ? a : b; }
 
 TRTSPEC_INLINE float to_float(float x) { return x; }
 
+TRTSPEC_INLINE float to_float(std::int8_t x) { return float(x); }
+
 TRTSPEC_INLINE float to_float(bf16 x) {
   return __builtin_bit_cast(float, std::uint32_t(x.bits) << 16);
 }

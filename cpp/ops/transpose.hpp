@@ -116,6 +116,27 @@ TRTSPEC_INLINE std::int64_t transpose_whole(const Value* const* rows, std::int64
   return d;
 }
 
+// Four 8-bit elements travel as one element of 32 bits.
+template <class Ahead>
+TRTSPEC_INLINE std::int64_t transpose_whole(const std::int8_t* const* rows, std::int64_t dim,
+                                            float* out, std::int64_t stride, Ahead& ahead) {
+  std::int64_t d = 0;
+  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+    VU square[kLanes];
+    load_square(rows, d, square);
+    for (int i = 0; i < kLanes / 2; ++i) ahead.step();
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const VI element = (VI)(square[i] << (24 - 8 * j)) >> 24;
+        store(out + (d + 4 * i + j) * stride, __builtin_convertvector(element, VF));
+      }
+    }
+  }
+  return d;
+}
+
 // out[d * stride + i] = rows[i][d] for kLanes rows of `dim` elements; a null row is zeros.
 template <class Value, class Ahead>
 inline void transpose_rows(const Value* const* rows, std::int64_t dim, float* out,

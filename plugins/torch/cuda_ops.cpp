@@ -110,10 +110,10 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
   return {accepted_rows, num_emitted};
 }
 
-void kv_compact(at::TensorList k_caches, at::TensorList v_caches, const Tensor& src_slots,
+void kv_compact(at::TensorList caches, const Tensor& src_slots,
                 const Tensor& dst_slots) {
   const c10::cuda::CUDAGuard guard(src_slots.device());
-  const trtspec::KvCompactCall call(k_caches, v_caches, src_slots, dst_slots);
+  const trtspec::KvCompactCall call(caches, src_slots, dst_slots);
   TORCH_CHECK(call.src.size(0) <= trtspec::cuda::kMaxCompactPairs,
               "kv_compact: one call moves at most ", trtspec::cuda::kMaxCompactPairs,
               " rows on CUDA, got ", call.src.size(0),

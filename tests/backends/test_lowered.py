@@ -199,7 +199,7 @@ def test_a_new_sequence_clears_its_slot() -> None:
             torch.tensor([False]),
             torch.zeros(1, 1, dtype=torch.int64),
         )
-        graph.run(torch.tensor([1]), rows, caches[:1], caches[1:])
+        graph.run(torch.tensor([1]), rows, [tuple(caches)])
 
     feed(2, 1)
     assert all(cache.isnan().all() for cache in caches)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowGroup, pack
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.causal_lm import CausalLM, new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.speculative.mtp.network import MtpModules
 
@@ -37,13 +37,14 @@ class FromScratch:
         table = torch.arange(blocks, dtype=torch.int32)
         size, caches = self.layout.tokens_per_block, []
         for config in (self.target.config, self.decoder):
-            caches.append(new_kv_caches(config, blocks, size, torch.float32))
+            caches.append(new_caches(config, blocks, size, torch.float32))
         (ids, *rest), _ = pack([RowGroup(text[:-1], 0, table)], self.layout)
-        _, states = self.target.trunk(ids, PackedRows(*rest), *caches[0])
+        _, states = self.target.trunk(ids, PackedRows(*rest), caches[0])
         assert states is not None
-        self.modules(torch.tensor(text[1:]), PackedRows(*rest), states, *caches[1])
+        self.modules(torch.tensor(text[1:]), PackedRows(*rest), states, caches[1])
         final = max(len(text) - self.ahead, 0)
-        k, v = (torch.stack([x.flatten(0, 1)[:final] for x in cache]) for cache in caches[1])
+        parts = zip(*caches[1], strict=True)
+        k, v = (torch.stack([x.flatten(0, 1)[:final] for x in part]) for part in parts)
         return k, v
 
 
@@ -53,5 +54,9 @@ def kept_rows(llm: LLM) -> Iterator[tuple[list[int], int, Tensor, Tensor]]:
     (manager,) = executor._resources.drafts
     for id, count in manager.committed_lengths().items():
         slots = manager.slots(id, list(range(count)))
-        k, v = torch.stack([x.flatten(0, 1)[slots] for x in engine.caches.all]).chunk(2)
+        k, v = (
+            torch.stack([x.flatten(0, 1)[slots] for x in engine.caches.all])
+            .unflatten(0, (-1, 2))
+            .unbind(1)
+        )
         yield executor._scheduler._requests[id].tokens, count, k, v

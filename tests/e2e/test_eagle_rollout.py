@@ -22,7 +22,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.executor.request import Request
-from trtspec.models.causal_lm import new_kv_caches
+from trtspec.models.causal_lm import new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.eagle.network import EagleDraft
@@ -64,7 +64,7 @@ class Oracle:
         decoder = engine.drafts[0].network.decoder
         assert decoder is not None
         size = self.layout.tokens_per_block
-        self.caches = new_kv_caches(decoder, count, size, torch.float32)
+        self.caches = new_caches(decoder, count, size, torch.float32)
 
     @torch.no_grad()
     def children(self, tokens: Sequence[int], sampling: SamplingColumns) -> Children:
@@ -79,7 +79,7 @@ class Oracle:
                 features = torch.cat([base, *fed])
                 group = RowGroup([*tokens[1:], *path], 0, self.blocks)
                 (ids, *rows), _, _ = pack([group], self.layout)
-                out, ready = self.draft.draft(ids, features, PackedRows(*rows), *self.caches)
+                out, ready = self.draft.draft(ids, features, PackedRows(*rows), self.caches)
                 known[path] = out[-1:].clone(), self.draft.head(ready[-1:])
             return known[path]
 

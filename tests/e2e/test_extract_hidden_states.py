@@ -69,7 +69,7 @@ class Reference:
     def states(self, text: list[int]) -> Tensor:
         paged = PagedModel(self._model, requests=1)
         arguments = paged.arguments({0: Feed(text, 0)})
-        captured = self._model(*arguments, paged.k_caches, paged.v_caches)[1]
+        captured = self._model(*arguments, paged.caches)[1]
         return captured.view(len(text), len(LAYERS), -1)
 
     def check(self, output: RequestOutput, sample: int = 0) -> None:

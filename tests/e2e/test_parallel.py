@@ -16,7 +16,7 @@ from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError, RequestError
 from trtspec.executor.request import Request
-from trtspec.models.causal_lm import new_kv_caches
+from trtspec.models.causal_lm import new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
@@ -116,7 +116,7 @@ class Oracle:
         engine_of_draft: Any = inside.drafts(llm)[0]
         self.network: Any = inside.rollout(engine_of_draft)._module.model
         size = self.layout.tokens_per_block
-        self.caches = new_kv_caches(self.config.decoder, count, size, dtype)
+        self.caches = new_caches(self.config.decoder, count, size, dtype)
 
     @torch.no_grad()
     def children(self, text: Sequence[int], sampling: SamplingColumns) -> Children:
@@ -130,7 +130,7 @@ class Oracle:
             unknown = self.network.mask_hidden.expand(len(masks), -1)
             features, own = self.network.fuse(torch.cat((hidden, unknown))), own[1:]
         (ids, *rows), _, _ = pack([RowGroup([*own, *masks], 0, self.blocks)], self.layout)
-        _, ready = self.network.draft(ids, features, PackedRows(*rows), *self.caches)
+        _, ready = self.network.draft(ids, features, PackedRows(*rows), self.caches)
         logits = self.network.head(ready[len(own) - 1 :])
 
         def children(path: TokenPath, count: int) -> list[tuple[int, np.float32]]:

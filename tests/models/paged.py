@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
-from trtspec.models.rows import PackedRows
+from trtspec.models.causal_lm import CausalLM, new_caches
+from trtspec.models.rows import Caches, PackedRows
 
 BLOCK = 4
 BLOCKS_EACH = 16
@@ -49,14 +49,13 @@ class PagedModel:
     model: CausalLM
     requests: int = 2
     forward: Callable[..., tuple[Tensor, ...]] | None = None
-    k_caches: list[Tensor] = field(init=False)
-    v_caches: list[Tensor] = field(init=False)
+    caches: Caches = field(init=False)
     tables: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         blocks = self.requests * BLOCKS_EACH
         config, dtype = self.model.config, self.model.dtype
-        self.k_caches, self.v_caches = new_kv_caches(config, blocks, BLOCK, dtype)
+        self.caches = new_caches(config, blocks, BLOCK, dtype)
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(3))
         self.tables = order.view(self.requests, BLOCKS_EACH).to(torch.int32)
 
@@ -88,4 +87,4 @@ class PagedModel:
     def run(self, feeds: dict[int, Feed], padding: int = 0) -> Tensor:
         """Logits of every row but the padding, requests one after another."""
         arguments = self.arguments(feeds, padding)
-        return (self.forward or self.model)(*arguments, self.k_caches, self.v_caches)[0]
+        return (self.forward or self.model)(*arguments, self.caches)[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.embedding_spec import EmbeddingSpec, PerLayerSpec
 from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.feed_forwards.experts import ExpertsSpec
@@ -24,16 +25,15 @@ from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS, IN_ROWS
 from trtspec.models.block_map import missing_blocks, require_blocks, require_kernels
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.causal_lm import CausalLM, new_caches, new_slot_caches
 from trtspec.models.feed_forwards.experts import ExpertLinear
 from trtspec.models.layer_facts import (
-    KVCache,
     Matrix,
+    cache_bytes_per_token,
     cache_places,
     decoder_caches,
     decoder_facts,
     decoder_matrices,
-    kv_elements_per_token,
     layer_facts,
     matrix_bytes,
     pass_bytes,
@@ -159,22 +159,31 @@ def integers(storage: WeightStorage) -> NetworkFormats:
     return NetworkFormats.uniform(IntegerFormat(storage))
 
 
+NARROW = CacheBuffer("k", 1, 4), CacheBuffer("v", 1, 4)
+WIDE = CacheBuffer("k", 2, 8), CacheBuffer("v", 2, 8)
+
+
 def test_layers_may_differ_in_their_caches() -> None:
-    assert [facts.cache for facts in decoder_facts(MIXED)] == [KVCache(1, 4, 4), KVCache(2, 8, 8)]
+    assert [facts.buffers for facts in decoder_facts(MIXED)] == [NARROW, WIDE]
     assert [facts.window for facts in decoder_facts(MIXED)] == [5, 0]
-    assert kv_elements_per_token(MIXED) == 2 * (1 * 4 + 2 * 8)
-    for caches in new_kv_caches(MIXED, 3, 16, torch.float32):
-        assert [tuple(cache.shape) for cache in caches] == [(3, 16, 1, 4), (3, 16, 2, 8)]
-    assert kv_elements_per_token(LATENTS) == 2 * (16 + 6)  # of two layers
-    for size, caches in zip((16, 6), new_kv_caches(LATENTS, 3, 4, torch.float32), strict=True):
-        assert [tuple(cache.shape) for cache in caches] == [(3, 4, 1, size)] * 2
+    assert cache_bytes_per_token(MIXED, torch.bfloat16) == 2 * 2 * (1 * 4 + 2 * 8)
+    narrow, wide = new_caches(MIXED, 3, 16, torch.float32)
+    assert [tuple(buffer.shape) for buffer in narrow] == [(3, 16, 1, 4)] * 2
+    assert [tuple(buffer.shape) for buffer in wide] == [(3, 16, 2, 8)] * 2
+    assert cache_bytes_per_token(LATENTS, torch.float32) == 4 * 2 * (16 + 6)  # of two layers
+    for cache in new_caches(LATENTS, 3, 4, torch.float32):
+        assert [tuple(buffer.shape) for buffer in cache] == [(3, 4, 1, 16), (3, 4, 1, 6)]
+    slots = new_slot_caches(MIXED, 3, 16, torch.float32)[1]
+    assert [tuple(buffer.shape) for buffer in slots] == [(3, 2, 16, 8)] * 2
 
 
 def test_readers_have_no_cache() -> None:
-    assert [facts.cache for facts in decoder_facts(SHARED)][2:] == [None, None]
-    assert decoder_caches(SHARED) == [KVCache(1, 4, 4), KVCache(2, 8, 8)]
+    assert [facts.buffers for facts in decoder_facts(SHARED)][2:] == [(), ()]
+    assert decoder_caches(SHARED) == [NARROW, WIDE]
     assert cache_places(SHARED) == [0, 1, 0, 1]
-    assert kv_elements_per_token(SHARED) == kv_elements_per_token(MIXED)
+    assert cache_bytes_per_token(SHARED, torch.float32) == cache_bytes_per_token(
+        MIXED, torch.float32
+    )
     model = CausalLM(SHARED, torch.float32)
     matrices = [read for read in CausalLM.matrices(SHARED) if isinstance(read, Matrix)]
     assert Matrix(4 * 6, 16, "per_layer.projection") in matrices

@@ -96,12 +96,11 @@ def test_rows_nobody_asks_for_leave_the_last_layer_early(
         lambda module, inputs, out: widths.append(len(out))
     )
     with torch.no_grad(), hook:
-        whole = pair.ours(ids, rows, all_rows, every.k_caches, every.v_caches)
-        cut = pair.ours(ids, rows, wanted, some.k_caches, some.v_caches)
+        whole = pair.ours(ids, rows, all_rows, every.caches)
+        cut = pair.ours(ids, rows, wanted, some.caches)
     assert torch.equal(cut[0], whole[0][wanted])
     torch.testing.assert_close(cut[1:], whole[1:], rtol=0, atol=0)  # states of all rows
-    torch.testing.assert_close(some.k_caches, every.k_caches, rtol=0, atol=0)
-    torch.testing.assert_close(some.v_caches, every.v_caches, rtol=0, atol=0)
+    torch.testing.assert_close(some.caches, every.caches, rtol=0, atol=0)
     captures_last = max(capture, default=-1) >= len(pair.ours.layers) - 1
     assert widths[1] == (len(ids) if captures_last else len(wanted))
 

@@ -165,13 +165,13 @@ def test_kv_compact(kernels: HostKernels) -> None:
     """Caches of several row sizes, each moved by rows of its own size."""
     narrow, wide = torch.arange(16.0).view(4, 2, 1, 2), torch.arange(24.0).view(2, 4, 1, 3)
     before = [cache.clone().view(8, -1) for cache in (narrow, wide)]
-    cuda_ops.kv_compact([narrow, wide], [], torch.tensor([5, 7]), torch.tensor([1, 2]))
+    cuda_ops.kv_compact([narrow, wide], torch.tensor([5, 7]), torch.tensor([1, 2]))
     for cache, old in zip((narrow, wide), before, strict=True):
         assert torch.equal(cache.view(8, -1)[[1, 2]], old[[5, 7]])
         assert torch.equal(cache.view(8, -1)[3:], old[3:])
     assert kernels.moved == [(8, 2), (12, 2)]
     with pytest.raises(RuntimeError, match="contiguous"):
-        cuda_ops.kv_compact([wide.transpose(0, 1)], [], torch.tensor([5]), torch.tensor([1]))
+        cuda_ops.kv_compact([wide.transpose(0, 1)], torch.tensor([5]), torch.tensor([1]))
 
 
 def test_tree_mask(kernels: HostKernels) -> None:

@@ -30,34 +30,33 @@ def slots(*values: int) -> torch.Tensor:
     ],
 )
 def test_equals_reference(dtype: torch.dtype, src: tuple[int, ...], dst: tuple[int, ...]) -> None:
-    k, v = make_caches(3, dtype), make_caches(3, dtype)
-    k_want, v_want = [c.clone() for c in k], [c.clone() for c in v]
-    kv_compact(k, v, slots(*src), slots(*dst))
-    kv_compact_reference(k_want, v_want, slots(*src), slots(*dst))
-    for got, want in zip(k + v, k_want + v_want, strict=True):
+    caches = make_caches(3, dtype)
+    wanted = [c.clone() for c in caches]
+    kv_compact(caches, slots(*src), slots(*dst))
+    kv_compact_reference(wanted, slots(*src), slots(*dst))
+    for got, want in zip(caches, wanted, strict=True):
         assert torch.equal(got, want)
 
 
 def test_caches_of_different_shapes() -> None:
-    k = [torch.randn(4, 4, 2, 8), torch.randn(2, 8, 1, 8)]
-    v = [c.clone() for c in k]
-    want = [c.clone() for c in k]
-    kv_compact_reference(want, [], slots(9, 3), slots(0, 1))
-    kv_compact(k, v, slots(9, 3), slots(0, 1))
-    for got in (k, v):
-        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    caches = [torch.randn(4, 4, 2, 8), torch.randn(2, 8, 1, 8).half(), torch.ones(4, 4, 2, 8)]
+    caches[2] = torch.arange(256).view(4, 4, 2, 8).to(torch.int8)
+    wanted = [c.clone() for c in caches]
+    kv_compact_reference(wanted, slots(9, 3), slots(0, 1))
+    kv_compact(caches, slots(9, 3), slots(0, 1))
+    assert all(torch.equal(got, want) for got, want in zip(caches, wanted, strict=True))
 
 
 def test_refuses_what_does_not_fit() -> None:
-    k, v = make_caches(1, torch.float32), make_caches(1, torch.float32)
+    caches = make_caches(1, torch.float32)
     with pytest.raises(ValueError, match=r"slot 24 of row 0 is not in \[-1, 24\)"):
-        kv_compact(k, v, slots(24), slots(0))
+        kv_compact(caches, slots(24), slots(0))
     with pytest.raises(ValueError, match="two rows move to slot 3"):
-        kv_compact(k, v, slots(1, 2), slots(3, 3))
-    with pytest.raises(RuntimeError, match="1 k_caches but 0 v_caches"):
-        kv_compact(k, [], slots(1), slots(3))
+        kv_compact(caches, slots(1, 2), slots(3, 3))
+    with pytest.raises(RuntimeError, match="not contiguous"):
+        kv_compact([caches[0].transpose(0, 1)], slots(1), slots(3))
 
 
 def test_opcheck() -> None:
-    k, v = make_caches(2, torch.float32), make_caches(2, torch.float32)
-    torch.library.opcheck(torch.ops.trtspec.kv_compact.default, (k, v, slots(7, 9), slots(5, 6)))
+    caches = make_caches(2, torch.float32)
+    torch.library.opcheck(torch.ops.trtspec.kv_compact.default, (caches, slots(7, 9), slots(5, 6)))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from trtspec.config.tree import Choices, TreeShape
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates, gumbel_noise
 from trtspec.speculative.tree_rollout import TreeRollout
 
@@ -54,8 +54,7 @@ class Scripted(nn.Module):
         input_ids: Tensor,
         features: Tensor | None,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert features is not None and features.shape == (len(input_ids), 1)
@@ -103,9 +102,7 @@ def roll_out(
     rollout = TreeRollout(network, shape, BLOCK)
     ids = torch.zeros(len(positions), dtype=torch.int64)
     hidden = request[:, None].float()
-    tokens, parents, scores = rollout(
-        ids, rows, query_start[1:] - 1, sampling, hidden, [torch.empty(0)], [torch.empty(0)]
-    )
+    tokens, parents, scores = rollout(ids, rows, query_start[1:] - 1, sampling, hidden, [])
     assert (tokens.dtype, parents.dtype, scores.dtype) == (torch.int64, torch.int32, torch.float32)
     assert tokens.shape == parents.shape == scores.shape == (len(starts), shape.num_nodes)
     return tokens, parents, scores

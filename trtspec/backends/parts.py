@@ -17,7 +17,7 @@ from torch import Tensor
 from trtspec.backends.session import GraphSession
 from trtspec.config.model import ModelConfig
 from trtspec.models.layer_facts import decoder_caches
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 
 
 class MaskKind(NamedTuple):
@@ -71,8 +71,8 @@ class Part:
 
     @property
     def num_caches(self) -> int:
-        """Of the part, if it has any: keys and values of each layer that keeps them."""
-        return 2 * len(decoder_caches(self.decoder)) if self.decoder is not None else 0
+        """Buffers of the part's caches, if it has any."""
+        return sum(map(len, decoder_caches(self.decoder))) if self.decoder is not None else 0
 
 
 class RowsGraph(Protocol):
@@ -82,8 +82,7 @@ class RowsGraph(Protocol):
         self,
         input_ids: Tensor | None,
         rows: PackedRows,
-        k_caches: Sequence[Tensor],
-        v_caches: Sequence[Tensor],
+        caches: Caches,
         *,
         features: Tensor | None = None,
         logits_rows: Tensor | None = None,

@@ -20,12 +20,12 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.base import Rounding
 from trtspec.formats.registry import IN_PANELS
 from trtspec.log import logger
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.causal_lm import CausalLM, new_caches
 from trtspec.models.embedding import Embedding
 from trtspec.models.feed_forwards.experts import ExpertLinear
 from trtspec.models.layer_facts import matrix_bytes
 from trtspec.models.linear import Linear
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops import native as native  # registers the custom ops
 
 NUM_TOKENS = 128
@@ -165,14 +165,12 @@ def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
 @torch.no_grad()
 def log_probabilities(model: CausalLM, ids: Tensor) -> Tensor:
     """Log probabilities of the next token behind each of ``ids [T] i64``: ``[T, V] f64``."""
-    rows, *caches = whole_texts(model, [len(ids)])
-    logits = model(ids, rows, torch.arange(len(ids)), *caches)[0]
+    rows, caches = whole_texts(model, [len(ids)])
+    logits = model(ids, rows, torch.arange(len(ids)), caches)[0]
     return torch.log_softmax(logits.double(), dim=-1)
 
 
-def whole_texts(
-    model: CausalLM, lengths: Sequence[int]
-) -> tuple[PackedRows, list[Tensor], list[Tensor]]:
+def whole_texts(model: CausalLM, lengths: Sequence[int]) -> tuple[PackedRows, Caches]:
     """The rows of texts of so many tokens, each from its beginning, one behind the other, and
     caches for them."""
     blocks = [-(-length // _BLOCK) for length in lengths]
@@ -192,4 +190,4 @@ def whole_texts(
         is_tree=torch.zeros(len(lengths), dtype=torch.bool),
         tree_mask=torch.zeros(sum(lengths), 1, dtype=torch.int64),
     )
-    return rows, *new_kv_caches(model.config, sum(blocks), _BLOCK, model.dtype)
+    return rows, new_caches(model.config, sum(blocks), _BLOCK, model.dtype)

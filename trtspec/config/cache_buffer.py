@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+CacheDtype: TypeAlias = Literal["int8"]
 
 
-@dataclass(frozen=True)
-class CacheBuffer:
-    """name: within its layer. shape: of what is kept ``per`` token (in blocks; heads first) or
-    request (in slots), or of what a call's inputs were, per row; in elements. dtype: None: the
-    network's."""
+class CacheBuffer(NamedTuple):
+    """What a layer keeps of every token, in blocks: ``size`` elements of each of ``heads``. name:
+    within its layer. dtype: None: that of the network."""
 
     name: str
-    shape: tuple[int, ...]
-    per: Literal["token", "request", "row"] = "token"
+    heads: int
+    size: int
     dtype: str | None = None
+
+
+def cache_buffers(
+    rows: Mapping[str, tuple[int, int]], dtype: CacheDtype | None
+) -> tuple[CacheBuffer, ...]:
+    """Buffers of rows of so many heads and elements of each, by name; of 8 bits also, behind all of
+    them, the scale of each head, a float32."""
+    own = tuple(CacheBuffer(name, *row, dtype) for name, row in rows.items())
+    if dtype is None:
+        return own
+    return own + tuple(CacheBuffer(f"{b.name}_scale", b.heads, 1, "float32") for b in own)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from trtspec.config.cache_buffer import CacheDtype
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
 from trtspec.config.layer import Layers
 from trtspec.config.norm_spec import NormSpec
@@ -110,6 +111,15 @@ class ModelConfig:
     def for_steps(self, num_steps: int) -> ModelConfig:
         """Itself: a language model drafts as deep as one likes."""
         return self
+
+    def with_caches(self, dtype: CacheDtype) -> ModelConfig:
+        """Itself, what its layers keep of tokens in 8 bits.
+
+        Raises:
+            ConfigError: a layer cannot.
+        """
+        specs = (replace(spec, mixer=spec.mixer.with_cache(dtype)) for spec in self.layers)
+        return replace(self, layers=Layers.of(specs))
 
     def for_length(self, length: int) -> ModelConfig:
         """Itself in an engine whose sequences have at most so many tokens."""

@@ -53,7 +53,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.layer_facts import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"

@@ -14,7 +14,12 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.models.layer_facts import PassBytes, kv_elements_per_token, matrix_bytes, pass_bytes
+from trtspec.models.layer_facts import (
+    PassBytes,
+    cache_bytes_per_token,
+    matrix_bytes,
+    pass_bytes,
+)
 from trtspec.ops.threads import copy_to_nodes
 from trtspec.speculative.registry import draft_kinds
 
@@ -29,6 +34,11 @@ def element_bytes(dtype: str) -> int:
     return torch_dtype.itemsize
 
 
+def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
+    """Bytes of all caches for one token, in a network of that dtype."""
+    return cache_bytes_per_token(model, getattr(torch, dtype))
+
+
 def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:
     """Bytes of the weights of a resolved build, norms and biases left out; experts that a pass does
     not read included. ``model`` may be a target too: its config is that of a draft model."""
@@ -40,11 +50,6 @@ def read_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) 
     """What one pass of a resolved build reads of the weights, norms and biases left out."""
     matrices = draft_kinds()[model.kind].matrices(model)
     return pass_bytes(matrices, formats, getattr(torch, build.dtype), build.device)
-
-
-def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
-    """Bytes of K and V of one token over all layers."""
-    return kv_elements_per_token(model) * element_bytes(dtype)
 
 
 def in_large_pages(

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.layer_tensors import HEAD_BIAS
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
@@ -20,6 +21,7 @@ from trtspec.models.embedding import Embedding, rounded_scale
 from trtspec.models.layer_facts import (
     Matrix,
     Read,
+    buffer_dtype,
     cache_places,
     decoder_caches,
     decoder_matrices,
@@ -29,7 +31,7 @@ from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
 from trtspec.models.per_layer import PerLayerEmbedding
 from trtspec.models.rope import LayerRotary
-from trtspec.models.rows import Rows
+from trtspec.models.rows import Caches, Rows
 
 EMBEDDING = "embed"
 """The name of the weight, less ``.weight``, that the embedding is filled from."""
@@ -132,8 +134,7 @@ class CausalLM(nn.Module):
         self,
         input_ids: Tensor,
         rows: Rows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]``, or
@@ -143,7 +144,7 @@ class CausalLM(nn.Module):
         The last layer computes only the kept rows, and K and V of the others, unless its output is
         captured. This saves time on prompts, of which one row is asked for.
 
-        The caches (see `new_kv_caches`) are written in place. Ids of padding rows
+        The caches (see `new_caches`) are written in place. Ids of padding rows
         must be valid too (use 0); their hidden rows mean nothing.
         """
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
@@ -157,8 +158,8 @@ class CausalLM(nn.Module):
         cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
-            caches = (each[self.cache_places[i]] for each in (k_caches, v_caches))
-            x = states[i] = layer(x, rows, rotations[i], *caches, cut, given[i])
+            cache = caches[self.cache_places[i]]
+            x = states[i] = layer(x, rows, rotations[i], cache, cut, given[i])
         hidden: Tensor = self.norm(x)
         states[last + 1] = hidden
         captured = [states[i] for i in self.capture_layers]
@@ -171,12 +172,11 @@ class CausalLM(nn.Module):
         input_ids: Tensor,
         features: Tensor | None,
         rows: Rows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """One pass of a rollout (see `DraftNetwork`); a language model reads no features."""
-        hidden, _ = self.trunk(input_ids, rows, k_caches, v_caches, kept)
+        hidden, _ = self.trunk(input_ids, rows, caches, kept)
         return None, hidden
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -191,12 +191,11 @@ class CausalLM(nn.Module):
         input_ids: Tensor,
         rows: Rows,
         logits_rows: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """Logits ``[R, V] f32`` of the rows ``logits_rows [R] i64`` and, with ``capture_layers``,
         the captured states ``[T, n * H]`` of all rows; the rest as in `trunk`."""
-        hidden, captured = self.trunk(input_ids, rows, k_caches, v_caches, logits_rows)
+        hidden, captured = self.trunk(input_ids, rows, caches, logits_rows)
         logits = self.head(hidden)
         return (logits,) if captured is None else (logits, captured)
 
@@ -231,19 +230,30 @@ def head_weight(config: ModelConfig) -> str:
     return "embed" if config.head.tied else "head"
 
 
-def new_kv_caches(
+def new_caches(
     config: ModelConfig,
     num_blocks: int,
     block_size: int,
     dtype: torch.dtype,
     device: torch.device | None = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Zeroed K and V caches, one ``[num_blocks, block_size, num_kv_heads, head_dim]`` for each of
-    `decoder_caches` (of V ``value_dim``), on ``device`` (None: the CPU)."""
-    kept = decoder_caches(config)
-    sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
-    k_caches, v_caches = (
-        [torch.zeros(num_blocks, block_size, *size, dtype=dtype, device=device) for size in part]
-        for part in sizes
-    )
-    return k_caches, v_caches
+) -> Caches:
+    """Zeroed caches, one for each of `decoder_caches`, of buffers ``[num_blocks, block_size, heads,
+    size]``, on ``device`` (None: the CPU)."""
+
+    def new(buffer: CacheBuffer) -> Tensor:
+        shape = num_blocks, block_size, buffer.heads, buffer.size
+        return torch.zeros(shape, dtype=buffer_dtype(buffer, dtype), device=device)
+
+    return [tuple(map(new, buffers)) for buffers in decoder_caches(config)]
+
+
+def new_slot_caches(
+    config: ModelConfig,
+    num_slots: int,
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+) -> Caches:
+    """The same over slots: buffers ``[num_slots, heads, length, size]``."""
+    caches = new_caches(config, num_slots, length, dtype, device)
+    return [tuple(b.view(len(b), b.shape[2], length, -1) for b in cache) for cache in caches]

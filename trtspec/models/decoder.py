@@ -12,7 +12,7 @@ from trtspec.models.block_map import make_feed_forward, make_mixer
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.per_layer import PerLayerPart
 from trtspec.models.rope import Rotation
-from trtspec.models.rows import Rows
+from trtspec.models.rows import Cache, Rows
 
 
 class DecoderLayer(nn.Module):
@@ -61,15 +61,14 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         kept: Tensor | None = None,
         given: Tensor | None = None,
     ) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that. Of the rows
         that are not kept, only K and V are computed. ``given [T, P]``: the layer's part of the
         tokens' per-layer embeddings, where it reads one."""
-        x = self._both(x, rows, rotation, k_cache, v_cache, kept)
+        x = self._both(x, rows, rotation, cache, kept)
         if self.per_layer is not None:
             assert given is not None, "the network has per-layer embeddings"
             x = self.per_layer(x, given if kept is None else given[kept])
@@ -80,11 +79,10 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         kept: Tensor | None,
     ) -> Tensor:
-        at = (rows, rotation, k_cache, v_cache)
+        at = (rows, rotation, cache)
         if self.parallel:
             normed = x if self.input_norm is None else self.input_norm(x)
             x = self.attn(normed, *at, norm=None, residual=x, kept=kept)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer import LayerSpec
 from trtspec.config.layer_tensors import (
@@ -54,39 +55,13 @@ Read: TypeAlias = Matrix | ExpertSet
 
 
 @dataclass(frozen=True)
-class KVCache:
-    """What a layer keeps of every token: K and V of ``num_kv_heads`` heads, of ``head_dim`` and
-    ``value_dim`` elements each. Latent attention keeps latents in the place of K and rotated keys
-    in that of V, of one head that all share."""
-
-    num_kv_heads: int
-    head_dim: int
-    value_dim: int
-
-    @property
-    def k_size(self) -> tuple[int, int]:
-        """Heads of K, and elements of each."""
-        return self.num_kv_heads, self.head_dim
-
-    @property
-    def v_size(self) -> tuple[int, int]:
-        """Heads of V, and elements of each."""
-        return self.num_kv_heads, self.value_dim
-
-    @property
-    def elements_per_token(self) -> int:
-        """Elements of K and V together."""
-        return self.num_kv_heads * (self.head_dim + self.value_dim)
-
-
-@dataclass(frozen=True)
 class LayerFacts:
-    """tensors: shapes by name, see `layer_tensors`. cache: None of a layer that reads an earlier
-    one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None: it has none.
-    kept_float: see `LayerPart`."""
+    """tensors: shapes by name, see `layer_tensors`. buffers: of its cache; none of a layer that
+    reads an earlier one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None:
+    it has none. kept_float: see `LayerPart`."""
 
     tensors: Mapping[str, Shape]
-    cache: KVCache | None
+    buffers: tuple[CacheBuffer, ...]
     window: int
     experts: ExpertSet | None = None
     kept_float: frozenset[str] = frozenset()
@@ -136,12 +111,8 @@ def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> Layer
     """
     require_layer(spec)
     tensors = MappingProxyType(layer_tensors(spec, hidden, width))
-    cache: KVCache | None = None
-    if spec.mixer.buffers:
-        (heads, key), (_, value) = (buffer.shape for buffer in spec.mixer.buffers)
-        cache = KVCache(heads, key, value)
     kept = spec.mixer.kept_float
-    return LayerFacts(tensors, cache, spec.window, _experts(spec, tensors), kept)
+    return LayerFacts(tensors, spec.mixer.buffers, spec.window, _experts(spec, tensors), kept)
 
 
 def _experts(spec: LayerSpec, tensors: Mapping[str, Shape]) -> ExpertSet | None:
@@ -162,9 +133,9 @@ def decoder_facts(config: ModelConfig) -> list[LayerFacts]:
     return [layer_facts(spec, config.hidden_size) for spec in config.layers]
 
 
-def decoder_caches(config: ModelConfig) -> list[KVCache]:
-    """The caches of a decoder, in the order of the layers that have one."""
-    return [facts.cache for facts in decoder_facts(config) if facts.cache is not None]
+def decoder_caches(config: ModelConfig) -> list[tuple[CacheBuffer, ...]]:
+    """The buffers of each cache of a decoder, in the order of the layers that have one."""
+    return [facts.buffers for facts in decoder_facts(config) if facts.buffers]
 
 
 def cache_places(config: ModelConfig) -> list[int]:
@@ -254,6 +225,16 @@ def _format_of(matrix: Matrix, formats: NetworkFormats) -> WeightFormat:
     return formats.of({matrix.name: matrix.outputs})
 
 
-def kv_elements_per_token(config: ModelConfig) -> int:
-    """Elements of K and V of one token over all layers."""
-    return sum(cache.elements_per_token for cache in decoder_caches(config))
+def buffer_dtype(buffer: CacheBuffer, dtype: torch.dtype) -> torch.dtype:
+    """Of a buffer, in a network of ``dtype``."""
+    own: torch.dtype = dtype if buffer.dtype is None else getattr(torch, buffer.dtype)
+    return own
+
+
+def cache_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes that one token has in all caches, in a network of ``dtype``."""
+    return sum(
+        buffer.heads * buffer.size * buffer_dtype(buffer, dtype).itemsize
+        for buffers in decoder_caches(config)
+        for buffer in buffers
+    )

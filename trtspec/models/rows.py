@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,6 +11,13 @@ from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.models.rope import Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.ops.latent_attention import latent_tree_attention
+from trtspec.ops.quantised_cache import latent_tree_attention_int8, paged_tree_attention_int8
+
+Cache: TypeAlias = tuple[Tensor, ...]
+"""The buffers of one layer, in the order of `MixerSpec.buffers`: of attention keys and values, of
+latent attention latents and rotated keys."""
+Caches: TypeAlias = list[Cache]
+"""Those of each of `decoder_caches`."""
 
 
 class Scoring(NamedTuple):
@@ -43,8 +50,7 @@ class Rows(Protocol):
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
     ) -> Tensor:
         """Rotate ``q [T, Hq, D]`` and ``k [T, Hkv, D]``, write k and ``v [T, Hkv, D]`` into the
@@ -58,12 +64,11 @@ class Rows(Protocol):
         latent: Tensor,
         key: Tensor,
         rotation: Rotation,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scale: float,
     ) -> Tensor:
-        """Rotate ``q_rope [T, H, P]`` and ``key [T, P]``, write the key and ``latent [T, R]`` into
-        the caches of a layer, v and k, and attend with ``q_latent [T, H, R]`` beside the rotated
+        """Rotate ``q_rope [T, H, P]`` and ``key [T, P]``, write ``latent [T, R]`` and the key into
+        the cache of a layer, and attend with ``q_latent [T, H, R]`` beside the rotated
         queries: sums of latents ``[T, H, R]`` (see `latent_tree_attention`)."""
         ...
 
@@ -71,8 +76,7 @@ class Rows(Protocol):
         self,
         q: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
     ) -> Tensor:
         """Rotate ``q [T, Hq, D]`` and attend to what an earlier layer of the call wrote of these
@@ -84,8 +88,7 @@ class Rows(Protocol):
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> None:
         """Rotate ``k [T, Hkv, D]`` and write it and ``v [T, Hkv, D]`` into the cache of a layer."""
         ...
@@ -108,13 +111,12 @@ class PackedRows(NamedTuple):
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
     ) -> Tensor:
         """See `Rows.attend`; the caches are written in place."""
         q, k = rotate(q, rotation), rotate(k, rotation)
-        return paged_tree_attention(q, k, v, k_cache, v_cache, *self, *scoring)
+        return attend(q, k, v, cache, self, scoring)
 
     def attend_latents(
         self,
@@ -123,40 +125,43 @@ class PackedRows(NamedTuple):
         latent: Tensor,
         key: Tensor,
         rotation: Rotation,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scale: float,
     ) -> Tensor:
         """See `Rows.attend_latents`; the caches are written in place."""
         q_rope, key = rotate(q_rope, rotation), rotate(key.unsqueeze(1), rotation).squeeze(1)
-        caches, seen = (k_cache, v_cache), self[1:]
-        return latent_tree_attention(q_latent, q_rope, latent, key, *caches, *seen, scale)
+        seen = self[1:]
+        if len(cache) == 4:
+            latents, keys, latent_scale, key_scale = cache
+            return latent_tree_attention_int8(
+                *(q_latent, q_rope, latent, key, latents, keys, latent_scale, key_scale),
+                *seen,
+                scale,
+            )
+        latents, keys = cache
+        return latent_tree_attention(q_latent, q_rope, latent, key, latents, keys, *seen, scale)
 
     def read(
         self,
         q: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
     ) -> Tensor:
         """See `Rows.read`."""
-        none = q.new_empty(0, *k_cache.shape[2:])
-        return paged_tree_attention(
-            rotate(q, rotation), none, none, k_cache, v_cache, *self, *scoring
-        )
+        none = q.new_empty(0, *cache[0].shape[2:])
+        return attend(rotate(q, rotation), none, none, cache, self, scoring)
 
     def write(
         self,
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> None:
         """See `Rows.write`."""
         k, blind = rotate(k, rotation), self.unseeing()
-        paged_tree_attention(torch.zeros_like(k), k, v, k_cache, v_cache, *blind, *Scoring(1.0))
+        attend(torch.zeros_like(k), k, v, cache, blind, Scoring(1.0))
 
     def unseeing(self) -> PackedRows:
         """The same rows, but none sees anything: their K/V is written, and attention costs
@@ -169,6 +174,19 @@ class PackedRows(NamedTuple):
         return self._replace(
             is_tree=torch.ones_like(self.is_tree), tree_mask=torch.zeros_like(self.tree_mask)
         )
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, cache: Cache, rows: PackedRows, scoring: Scoring
+) -> Tensor:
+    """`paged_tree_attention` of a layer over its cache."""
+    if len(cache) == 4:
+        k_cache, v_cache, k_scale, v_scale = cache
+        return paged_tree_attention_int8(
+            q, k, v, k_cache, v_cache, k_scale, v_scale, *rows, *scoring
+        )
+    k_cache, v_cache = cache
+    return paged_tree_attention(q, k, v, k_cache, v_cache, *rows, *scoring)
 
 
 def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -> Tensor:

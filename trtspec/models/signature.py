@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
-from trtspec.models.layer_facts import decoder_caches
+from trtspec.models.causal_lm import new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
@@ -48,20 +48,20 @@ def model_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
     wanted = torch.zeros(5, dtype=torch.int64)
     caches, cache_dims = _caches(config, dtype, layout)
     r = Dim("logits_rows", min=1, max=_MAX_DIM)
-    return Signature((*args, wanted, *caches), (*dims, {0: r}, *cache_dims))
+    return Signature((*args, wanted, caches), (*dims, {0: r}, cache_dims))
 
 
 def verify_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
     """`trtspec.backends.slots.verify.VerifyNetwork.forward`."""
     plain = model_signature(config, dtype, layout)
-    *args, wanted, k_caches, v_caches = plain.args
-    *dims, r, k_dims, v_dims = plain.dims
+    *args, wanted, caches = plain.args
+    *dims, r, cache_dims = plain.dims
     parents = torch.zeros(len(wanted), dtype=torch.int32)
     row_start = torch.zeros(_REQUESTS + 1, dtype=torch.int32)
     columns = SamplingColumns(*(torch.ones(len(wanted), dtype=kind) for kind in COLUMN_DTYPES))
     return Signature(
-        (*args, wanted, columns, parents, row_start, k_caches, v_caches),
-        (*dims, r, SamplingColumns(*[r] * 7), r, {0: _B + 1}, k_dims, v_dims),
+        (*args, wanted, columns, parents, row_start, caches),
+        (*dims, r, SamplingColumns(*[r] * 7), r, {0: _B + 1}, cache_dims),
     )
 
 
@@ -72,7 +72,7 @@ def feature_signature(
     args, dims = _rows(layout)
     caches, cache_dims = _caches(config, dtype, layout)
     hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype)
-    return Signature((*args, hidden, *caches), (*dims, {0: _T}, *cache_dims))
+    return Signature((*args, hidden, caches), (*dims, {0: _T}, cache_dims))
 
 
 def rollout_signature(
@@ -85,20 +85,20 @@ def rollout_signature(
     hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype) if hidden_in else None
     caches, cache_dims = _caches(config, dtype, layout)
     return Signature(
-        (*args, last_rows, sampling, hidden, *caches),
-        (*dims, {0: _B}, sampling_dims, {0: _T} if hidden_in else None, *cache_dims),
+        (*args, last_rows, sampling, hidden, caches),
+        (*dims, {0: _B}, sampling_dims, {0: _T} if hidden_in else None, cache_dims),
     )
 
 
 def pass_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
     """`trtspec.speculative.draft_pass.DraftPass.forward`."""
     plain = model_signature(config, dtype, layout)
-    *args, wanted, k_caches, v_caches = plain.args
-    *dims, r, k_dims, v_dims = plain.dims
+    *args, wanted, caches = plain.args
+    *dims, r, cache_dims = plain.dims
     columns = SamplingColumns(*(torch.ones(len(wanted), dtype=kind) for kind in COLUMN_DTYPES))
     return Signature(
-        (*args, wanted, columns, k_caches, v_caches),
-        (*dims, r, SamplingColumns(*[r] * 7), k_dims, v_dims),
+        (*args, wanted, columns, caches),
+        (*dims, r, SamplingColumns(*[r] * 7), cache_dims),
     )
 
 
@@ -141,11 +141,7 @@ def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return (torch.zeros(_ROWS, dtype=torch.int64), rows), (t, dims)
 
 
-def _caches(
-    config: ModelConfig, dtype: torch.dtype, layout: CacheLayout
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    kept = decoder_caches(config)
-    sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
-    n, tokens = Dim("blocks", min=1, max=_MAX_DIM), layout.tokens_per_block
-    caches = [[torch.zeros(_BLOCKS, tokens, *size, dtype=dtype) for size in part] for part in sizes]
-    return tuple(caches), ([{0: n}] * len(kept),) * 2
+def _caches(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> tuple[Any, Any]:
+    n = Dim("blocks", min=1, max=_MAX_DIM)
+    caches = new_caches(config, _BLOCKS, layout.tokens_per_block, dtype)
+    return caches, [({0: n},) * len(cache) for cache in caches]

@@ -121,21 +121,19 @@ def accept(
     return accepted_rows, num_emitted
 
 
-def kv_compact(
-    k_caches: Sequence[Tensor], v_caches: Sequence[Tensor], src_slots: Tensor, dst_slots: Tensor
-) -> None:
+def kv_compact(caches: Sequence[Tensor], src_slots: Tensor, dst_slots: Tensor) -> None:
     """`trtspec.ops.kv_compact.kv_compact`."""
     source, wanted = _checked("kv_compact", (src_slots, dst_slots), (torch.int64,) * 2)
     kernels, stream = kernels_on(source)
     by_size: dict[int, list[int]] = {}
-    for cache_of_layer in (*k_caches, *v_caches):
-        if not cache_of_layer.is_contiguous():
+    for buffer in caches:
+        if not buffer.is_contiguous():
             raise RuntimeError("kv_compact: the caches must be contiguous")
-        row_bytes = cache_of_layer[0, 0].numel() * cache_of_layer.itemsize
-        by_size.setdefault(row_bytes, []).append(cache_of_layer.data_ptr())
-    for row_bytes, caches in by_size.items():
+        row_bytes = buffer[0, 0].numel() * buffer.itemsize
+        by_size.setdefault(row_bytes, []).append(buffer.data_ptr())
+    for row_bytes, addresses in by_size.items():
         kernels.kv_compact(
-            caches, row_bytes, source.data_ptr(), wanted.data_ptr(), len(source), stream
+            addresses, row_bytes, source.data_ptr(), wanted.data_ptr(), len(source), stream
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.tree_rollout import DraftNetwork, best_children
 
@@ -25,11 +25,10 @@ class DraftPass(nn.Module):
         rows: PackedRows,
         wanted: Tensor,
         sampling: SamplingColumns,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, Tensor]:
         """The best children of the rows ``wanted [R] i64``, whose ``sampling`` columns are ``[R]``:
         ``ids [R, k] i64`` of the target, best first, and ``gains [R, k] f32``, the log probability
         of each (see `trtspec.ops.sampling`)."""
-        _, ready = self.model.draft(input_ids, None, rows, k_caches, v_caches, wanted)
+        _, ready = self.model.draft(input_ids, None, rows, caches, wanted)
         return best_children(self.model, ready, sampling, self.topk)

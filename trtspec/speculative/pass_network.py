@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from trtspec.backends.parts import RowsGraph
 from trtspec.backends.session import GraphSession
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 
 
 class PassNetwork(nn.Module):
@@ -47,12 +47,11 @@ class PassNetwork(nn.Module):
         input_ids: Tensor,
         features: Tensor | None,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """See `DraftNetwork.draft`."""
-        outputs = self._graph.run(input_ids, rows, k_caches, v_caches, features=features)
+        outputs = self._graph.run(input_ids, rows, caches, features=features)
         if kept is not None:
             kept = kept.to(outputs[0].device, non_blocking=True)
             outputs = [x[kept] for x in outputs]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.rows import PackedRows, flat_slots
+from trtspec.models.rows import Caches, PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.tree_levels import Levels, make_levels
 
@@ -26,8 +26,7 @@ class DraftNetwork(Protocol):
         input_ids: Tensor,
         features: Tensor | None,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """One pass over rows: the features ``[R, H]`` that a child of each row is fed (None for a
@@ -76,8 +75,7 @@ class TreeRollout(nn.Module):
         last_rows: Tensor,
         sampling: SamplingColumns,
         hidden_in: Tensor | None,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Feed the accepted rows, then roll out.
 
@@ -93,11 +91,10 @@ class TreeRollout(nn.Module):
         """
         batch, words = last_rows.shape[0], rows.tree_mask.shape[1]
         device = sampling.temperature.device  # rows over slots lie on the host
-        caches = (k_caches, v_caches)
         fused = None
         if hidden_in is not None:
             fused = cast(FeatureNetwork, self.model).fuse(hidden_in)
-        features, ready = self.model.draft(input_ids, fused, rows, *caches, last_rows)
+        features, ready = self.model.draft(input_ids, fused, rows, caches, last_rows)
         if features is not None:
             features = features[:, None]  # [B, 1, H]: of the rows last fed
         tokens, scores = best_children(self.model, ready, sampling, self.levels.branching[0])
@@ -117,7 +114,7 @@ class TreeRollout(nn.Module):
             ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
             ancestors = ancestors | packed_bits(offset, words)
             beam_rows = self.beam_rows(roots, depth, fed, ancestors)
-            features, ready = self.model.draft(beam.reshape(-1), features, beam_rows, *caches)
+            features, ready = self.model.draft(beam.reshape(-1), features, beam_rows, caches)
             if features is not None:
                 features = features.reshape(batch, width, -1)
             fed += width

@@ -41,6 +41,9 @@ struct AttentionParams {
   std::int64_t sliding_window;   // 0: none
   float soft_cap = 0;            // scores s become cap * tanh(s / cap); 0: they stay
   const float* sinks = nullptr;  // [heads], or null: scores that take part and give nothing
+  // Null, or [num_blocks, block_size, kv_heads], written: the caches then are int8, times these.
+  float* k_scale = nullptr;
+  float* v_scale = nullptr;
 };
 
 // Writes the k and v rows, if there are any, to their slots, then lets every row attend to the keys

@@ -15,7 +15,10 @@ struct LatentAttentionParams {
   const void* key;       // [rows, rope_dim]
   void* latent_cache;    // [num_blocks, block_size, rank], written
   void* key_cache;       // [num_blocks, block_size, rope_dim], written
-  void* out;             // [rows, heads, rank]
+  // Null, or [num_blocks, block_size], written: the caches then are int8, times these.
+  float* latent_scale = nullptr;
+  float* key_scale = nullptr;
+  void* out;  // [rows, heads, rank]
   DType dtype;
 
   std::int64_t heads;

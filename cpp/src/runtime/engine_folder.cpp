@@ -45,12 +45,14 @@ std::vector<std::int64_t> read_ids(const Json& json) {
 void read_layers(const Json& facts, DecoderShape& shape) {
   std::vector<LayerCache> caches;
   for (const Json& cache : facts.at("caches").items()) {
-    const bool has_own_values = cache.has("value_dim");
-    caches.push_back({.num_kv_heads = read_size(cache, "num_kv_heads", kMaxHeads),
-                      .head_dim = read_size(cache, "head_dim", kMaxHeads),
-                      .value_dim = read_size(cache, has_own_values ? "value_dim" : "head_dim",
-                                             kMaxHeads),
-                      .window = cache.at("window").as_int(0, kMaxSize)});
+    LayerCache& own = caches.emplace_back();
+    own.window = cache.at("window").as_int(0, kMaxSize);
+    for (const Json& buffer : cache.at("buffers").items()) {
+      own.buffers.push_back({.heads = read_size(buffer, "heads", kMaxHeads),
+                             .size = read_size(buffer, "size", kMaxHeads),
+                             .dtype = buffer.at("dtype").as_string()});
+    }
+    if (own.buffers.empty()) cache.refuse("a cache has at least one buffer");
   }
   const Json& layers = facts.at("layers");
   const auto count = static_cast<std::int64_t>(layers.items().size());
@@ -257,6 +259,12 @@ EngineFolder read_config(const std::string& path, const Json& json) {
 }
 
 }  // namespace
+
+std::size_t DecoderShape::num_buffers() const {
+  std::size_t count = 0;
+  for (const LayerCache& cache : caches) count += cache.buffers.size();
+  return count;
+}
 
 std::vector<std::int64_t> DecoderShape::windows() const {
   std::set<std::int64_t> found;

@@ -46,12 +46,8 @@ ModuleStack::ModuleStack(std::vector<DraftNetwork> depths, std::size_t num_cache
 DraftNetwork::Passed ModuleStack::draft(std::size_t depth, const at::Tensor& input_ids,
                                         const at::Tensor& features, const RowPlaces& rows,
                                         std::span<const at::Tensor> caches) {
-  const std::size_t layers = num_caches_ / 2, own = layers / depths_.size();
-  const auto keys = caches.subspan(depth * own, own);
-  const auto values = caches.subspan(layers + depth * own, own);
-  std::vector<at::Tensor> own_caches(keys.begin(), keys.end());
-  own_caches.insert(own_caches.end(), values.begin(), values.end());
-  return depths_[depth].draft(input_ids, features, rows, own_caches);
+  const std::size_t own = num_caches_ / depths_.size();
+  return depths_[depth].draft(input_ids, features, rows, caches.subspan(depth * own, own));
 }
 
 at::Tensor moved_up(const at::Tensor& input_ids) { return input_ids.roll(-1); }

@@ -17,7 +17,7 @@ constexpr const char* kBorrowed = "target.";
 constexpr std::size_t kFirstMask = 3;  // among a graph's inputs
 
 std::size_t num_caches(const DecoderShape& shape) {
-  return 2 * shape.caches.size();
+  return shape.num_buffers();
 }
 
 at::Tensor find(const Weights& weights, const std::string& name) {

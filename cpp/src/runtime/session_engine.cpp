@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <trtspec/error.hpp>
 #include <trtspec/runtime/packing.hpp>
 #include <trtspec/runtime/sampler.hpp>
 #include <utility>
@@ -14,7 +15,10 @@ namespace {
 
 at::ScalarType torch_dtype(const std::string& name) {
   if (name == "float32") return at::kFloat;
-  return name == "bfloat16" ? at::kBFloat16 : at::kHalf;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  if (name == "int8") return at::kChar;
+  throw Error("a cache of " + name + " is not known; rebuild the engine with trtspec-build");
 }
 
 }  // namespace
@@ -26,13 +30,12 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
       shape_(shape),
       device_(std::move(device)),
       parts_(std::move(parts)) {
-  for (const auto size : {&LayerCache::head_dim, &LayerCache::value_dim}) {
-    for (const LayerCache& layer : shape_.caches) {
-      std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, layer.num_kv_heads,
-                                         layer.*size};
+  for (const LayerCache& layer : shape_.caches) {
+    for (const auto& [heads, size, dtype] : layer.buffers) {
+      std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, heads, size};
       if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
-      caches_.push_back(device_->zeros(sizes, torch_dtype(folder.build.dtype)));
-      alike_[{layer.num_kv_heads, layer.*size}].push_back(caches_.back());
+      caches_.push_back(device_->zeros(sizes, torch_dtype(dtype)));
+      alike_[{heads, size, dtype}].push_back(caches_.back());
     }
   }
 }
@@ -82,14 +85,14 @@ void SessionEngine::compact(std::span<const std::int64_t> src_slots,
   if (src_slots.size() != dst_slots.size()) {
     throw std::logic_error("compact: as many source as destination slots are needed");
   }
-  for (const auto& [heads, caches] : alike_) {
-    const auto [count, head_dim] = heads;
+  for (const auto& [shape, buffers] : alike_) {
+    const auto& [count, size, dtype] = shape;
     if (!layout_.is_slots) {
-      device_->move_rows(caches, count * head_dim, src_slots, dst_slots);
+      device_->move_rows(buffers, count * size, src_slots, dst_slots);
       continue;
     }
     // A slot cache is one of slots * heads blocks with one head each: it is moved head by head.
-    device_->move_rows(caches, head_dim, rows_of_heads(src_slots, count),
+    device_->move_rows(buffers, size, rows_of_heads(src_slots, count),
                        rows_of_heads(dst_slots, count));
   }
 }

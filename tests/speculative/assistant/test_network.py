@@ -93,14 +93,14 @@ def test_drafts_are_those_of_transformers(target: Any, clusters: int, tmp_path: 
     paged = PagedModel(ours)
     fed = {i: Feed(prompt, 0) for i, prompt in enumerate(prompts)}
     with torch.no_grad():
-        _, states = ours(*paged.arguments(fed), paged.k_caches, paged.v_caches)
+        _, states = ours(*paged.arguments(fed), paged.caches)
         ends = torch.tensor([len(prompts[0]), len(prompts[0]) + len(prompts[1])]) - 1
         roots = {i: Feed([expected[i][0]], len(prompts[i])) for i in fed}
         ids, rows, last = paged.arguments(roots)
         places = [cache_places(checkpoint.config)[layer] for layer in found.config.target_layers]
-        caches = [[each[i] for i in places] for each in (paged.k_caches, paged.v_caches)]
+        caches = [paged.caches[i] for i in places]
         before = [[cache.clone() for cache in each] for each in caches]
-        arguments = (ids, rows, last, greedy(2), states[ends], *caches)
+        arguments = (ids, rows, last, greedy(2), states[ends], caches)
         tokens, parents, scores = rollout(*arguments)
         exported = export(rollout, found.config, paged)(*arguments)
     assert tokens.tolist() == [drafts for _, drafts in expected]

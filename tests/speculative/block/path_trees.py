@@ -73,8 +73,7 @@ def rolled_out(
         rows.query_start[1:].long() - 1,
         columns(SAMPLING[request], other),
         torch.cat((states, states.flip(0))),
-        paged.k_caches,
-        paged.v_caches,
+        paged.caches,
     )
     return found[0][0], found[1][0], found[2][0]
 

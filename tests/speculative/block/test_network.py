@@ -23,6 +23,7 @@ from trtspec.engine.graphs import own_state, with_borrowed
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.loading import load_linear
+from trtspec.models.rows import Caches
 from trtspec.speculative.block.backbone import BlockDraft
 from trtspec.speculative.block.dflash import DFlashConfig
 from trtspec.speculative.block.rollout import BlockRollout
@@ -66,13 +67,13 @@ class PagedBlocks:
         self.paged = PagedModel(decoder)
 
     @property
-    def caches(self) -> tuple[list[Tensor], list[Tensor]]:
-        return self.paged.k_caches, self.paged.v_caches
+    def caches(self) -> Caches:
+        return self.paged.caches
 
     @torch.no_grad()
     def prefill(self, request: int, first: int, states: Tensor) -> None:
         ids, rows, _ = self.paged.arguments({request: Feed([0] * len(states), first)})
-        self.draft(ids, rows, states, *self.caches)
+        self.draft(ids, rows, states, self.caches)
 
     @torch.no_grad()
     def roll_out(
@@ -90,7 +91,7 @@ class PagedBlocks:
         sampling = columns(*[GREEDY] * len(feeds))
         last_rows = rows.query_start[1:].long() - 1
         try:
-            tree = self.rollout(ids, rows, last_rows, sampling, states, *self.caches)
+            tree = self.rollout(ids, rows, last_rows, sampling, states, self.caches)
         finally:
             del self.draft.head
         return seen[0].view(len(feeds), -1, seen[0].shape[1]), tree
@@ -281,7 +282,7 @@ def test_what_modelopt_computes(tmp_path: Path, attention: str, window: int | No
     paged = PagedModel(model)
     ids, rows, wanted = paged.arguments({0: Feed(prompt[0].tolist(), 0)})
     with torch.no_grad():
-        logits, states = model(ids, rows, wanted, paged.k_caches, paged.v_caches)
+        logits, states = model(ids, rows, wanted, paged.caches)
     root = int(logits[-1].argmax())
     blocks = PagedBlocks(draft)
     blocks.prefill(1, 0, states[:13])

@@ -80,8 +80,7 @@ class PagedDraft:
     def run(self, feeds: dict[int, Feed], features: Tensor) -> tuple[Tensor, Tensor]:
         """Features to feed back and logits, of every row."""
         ids, rows, _ = self.paged.arguments(feeds)
-        caches = self.paged.k_caches, self.paged.v_caches
-        out, ready = self.draft.draft(ids, features, rows, *caches)
+        out, ready = self.draft.draft(ids, features, rows, self.paged.caches)
         return out, self.draft.head(ready)
 
     def first(self, feeds: dict[int, Feed], states: Tensor) -> Tensor:
@@ -138,10 +137,8 @@ def test_kept_rows_have_the_bits_that_they_have_among_all(pair: Pair) -> None:
         paged = PagedModel(SimpleNamespace(config=pair.draft.config.decoder, dtype=torch.float32))
         ids, rows, _ = paged.arguments({0: Feed(IDS, 0)})
         features = pair.draft.fuse(pair.states)
-        results.append(
-            pair.draft.draft(ids, features, rows, paged.k_caches, paged.v_caches, chosen)
-        )
-        caches.append([*paged.k_caches, *paged.v_caches])
+        results.append(pair.draft.draft(ids, features, rows, paged.caches, chosen))
+        caches.append(paged.caches)
     for every, some in zip(*results, strict=True):
         assert torch.equal(every[kept], some)
     torch.testing.assert_close(caches[0], caches[1], rtol=0, atol=0)
@@ -268,7 +265,7 @@ def captured(folder: Path, layers: tuple[int, ...], ids: list[int]) -> Tensor:
     arguments = paged.arguments({0: Feed(ids, 0)}, padding=2)
     # The states are those of all rows, whichever logits are wanted.
     wanted = torch.tensor([3])
-    logits, states = model(*arguments[:2], wanted, paged.k_caches, paged.v_caches)
+    logits, states = model(*arguments[:2], wanted, paged.caches)
     assert len(logits) == 1 and states.shape == (len(ids) + 2, len(layers) * draft_folder.H)
     return states[: len(ids)]
 
@@ -339,4 +336,4 @@ def test_nothing_is_captured_unasked() -> None:
         buffer.normal_()
     paged = PagedModel(model)
     arguments = paged.arguments({0: Feed([1, 2], 0)})
-    assert len(model(*arguments, paged.k_caches, paged.v_caches)) == 1
+    assert len(model(*arguments, paged.caches)) == 1

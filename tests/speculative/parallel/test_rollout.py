@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.buckets import Bucket, extend, pad
-from trtspec.models.causal_lm import CausalLM, new_kv_caches
+from trtspec.models.causal_lm import CausalLM, new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.parallel.network import PEagleDraft
@@ -95,7 +96,7 @@ def test_masks_stand_where_packed_ones_would(data: st.DataObject) -> None:
 
 def test_what_is_written(model: CausalLM) -> None:
     """The rows of the request and D - 1 behind it, of no other block; logits of the D rows."""
-    k, v = new_kv_caches(MODEL, 12, 4, torch.float32)
+    caches = new_caches(MODEL, 12, 4, torch.float32)
     groups = [
         RowGroup([3, 4, 5], 2, torch.tensor([7, 2, 5], dtype=torch.int32)),
         RowGroup([6], 0, torch.tensor([1], dtype=torch.int32)),
@@ -103,8 +104,8 @@ def test_what_is_written(model: CausalLM) -> None:
     ids, rows, last_rows = packed(groups)
     sampling = columns((0.0, 0, 1.0, 0.0, 0, 0, 0), (0.0, 0, 1.0, 0.0, 0, 0, 0))
     with torch.no_grad():
-        tokens, parents, _ = rollout(4, model)(ids, rows, last_rows, sampling, None, k, v)
-    written = {int(slot) for slot in k[0].flatten(2).any(2).flatten().nonzero()}
+        tokens, parents, _ = rollout(4, model)(ids, rows, last_rows, sampling, None, caches)
+    written = {int(slot) for slot in caches[0][0].flatten(2).any(2).flatten().nonzero()}
     places = [7 * 4 + 2, 7 * 4 + 3, *range(8, 12), *range(4, 8)]
     assert written == set(places)
     assert parents.tolist() == [[-1, 0, 1, 2]] * 2 and tokens.shape == (2, 4)
@@ -113,12 +114,11 @@ def test_what_is_written(model: CausalLM) -> None:
     ids, rows, last_rows = packed(more)
     one = columns((0.7, 0, 1.0, 0.0, 3, 0, 0))
     with torch.no_grad():
-        again = rollout(4, model)(ids, rows, last_rows, one, None, k, v)
-        fresh_k, fresh_v = new_kv_caches(MODEL, 12, 4, torch.float32)
-        for cache, fresh in ((k, fresh_k), (v, fresh_v)):
-            for layer, new in zip(cache, fresh, strict=True):
-                new[7], new[2, :1] = layer[7], layer[2, :1]  # positions 0 to 4
-        fresh_result = rollout(4, model)(ids, rows, last_rows, one, None, fresh_k, fresh_v)
+        again = rollout(4, model)(ids, rows, last_rows, one, None, caches)
+        fresh = new_caches(MODEL, 12, 4, torch.float32)
+        for buffer, new in zip(chain(*caches), chain(*fresh), strict=True):
+            new[7], new[2, :1] = buffer[7], buffer[2, :1]  # positions 0 to 4
+        fresh_result = rollout(4, model)(ids, rows, last_rows, one, None, fresh)
     for found, expected in zip(again, fresh_result, strict=True):
         assert torch.equal(found, expected)
 

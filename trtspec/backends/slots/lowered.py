@@ -1,12 +1,13 @@
 """The networks as ONNX graphs see them: modules over padded rows and slot caches, for export.
 
 A padded call has S rows of each of B sequences (see `SlotRows`). Besides the outputs that a
-module's ``forward`` names, all caches come out as they are after the call, keys first.
+module's ``forward`` names, all caches come out as they are after the call, layer by layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.rows import SlotRows
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.rows import Caches
 
 
 class SlotModel(nn.Module):
@@ -32,15 +34,14 @@ class SlotModel(nn.Module):
         write_indices: Tensor,
         masks: list[Tensor],
         logits_rows: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """``input_ids`` and ``positions [B, S] i64``, ``write_indices [B] i64``, a mask
         ``[B, 1, S, L'] bool`` of each kind; ``logits_rows [R] i64`` counts through all B * S rows.
         Returns what `CausalLM.forward` does, and the caches."""
         rows = SlotRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
-        outputs = self.model(input_ids.flatten(), rows, logits_rows, k_caches, v_caches)
-        return (*outputs, *rows.k_caches, *rows.v_caches)
+        outputs = self.model(input_ids.flatten(), rows, logits_rows, caches)
+        return (*outputs, *chain(*rows.written))
 
 
 class SlotPass(nn.Module):
@@ -59,12 +60,11 @@ class SlotPass(nn.Module):
         positions: Tensor,
         write_indices: Tensor,
         masks: list[Tensor],
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """Inputs as in `SlotModel`. Returns the rows that its head reads ``[B * S, H]``, and the
         caches."""
-        return self.run(input_ids, positions, write_indices, masks, None, k_caches, v_caches)
+        return self.run(input_ids, positions, write_indices, masks, None, caches)
 
     def run(
         self,
@@ -73,16 +73,15 @@ class SlotPass(nn.Module):
         write_indices: Tensor,
         masks: list[Tensor],
         features: Tensor | None,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """The pass, with features for a network that reads them."""
         rows = SlotRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         flat = None if features is None else features.flatten(0, 1)
         network: Any = self.model.get_submodule(self.part)
-        following, ready = network.draft(input_ids.flatten(), flat, rows, k_caches, v_caches)
+        following, ready = network.draft(input_ids.flatten(), flat, rows, caches)
         outputs = (ready,) if following is None else (ready, following)
-        return (*outputs, *rows.k_caches, *rows.v_caches)
+        return (*outputs, *chain(*rows.written))
 
 
 class SlotFeaturePass(SlotPass):
@@ -99,12 +98,11 @@ class SlotFeaturePass(SlotPass):
         write_indices: Tensor,
         masks: list[Tensor],
         features: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """As `SlotPass.forward`, with ``features [B, S, H]``; behind what the head reads come the
         next features ``[B * S, H]``."""
-        return self.run(input_ids, positions, write_indices, masks, features, k_caches, v_caches)
+        return self.run(input_ids, positions, write_indices, masks, features, caches)
 
 
 class SlotContext(nn.Module):
@@ -120,14 +118,13 @@ class SlotContext(nn.Module):
         positions: Tensor,
         write_indices: Tensor,
         hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """Inputs as in `SlotModel`, with the target's states ``hidden_in [B, S, n * H_t]``.
         Returns what is made of them ``[B * S, H]``, and the caches."""
         rows, flat = SlotRows(positions, write_indices, {}), hidden_in.flatten(0, 1)
-        (context,) = self.model(rows.positions, rows, flat, k_caches, v_caches)
-        return (context, *rows.k_caches, *rows.v_caches)
+        (context,) = self.model(rows.positions, rows, flat, caches)
+        return (context, *chain(*rows.written))
 
 
 class SlotMethod(nn.Module):

@@ -24,6 +24,7 @@ from trtspec.backends.slots.lowered import (
     SlotPass,
 )
 from trtspec.config.model import ModelConfig
+from trtspec.models.causal_lm import new_slot_caches
 from trtspec.models.layer_facts import decoder_caches
 from trtspec.models.signature import Signature
 
@@ -125,11 +126,11 @@ def _with_rows(
         masks = [torch.ones(BATCH, 1, ROWS, seen, dtype=torch.bool) for _ in part.masks]
         caches, cache_dims = example_caches(engine, _decoder(part))
         return Signature(
-            (ids, ids.clone(), starts, masks, *(given.example() for given in between), *caches),
+            (ids, ids.clone(), starts, masks, *(given.example() for given in between), caches),
             (
                 *(row_dims(), row_dims(), {0: dim("batch")}, [mask_dims] * len(part.masks)),
                 *(given.dims for given in between),
-                *cache_dims,
+                cache_dims,
             ),
         )
 
@@ -158,8 +159,8 @@ def _context(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: 
         hidden = torch.zeros(BATCH, ROWS, part.states, dtype=engine.dtype)
         caches, cache_dims = example_caches(engine, _decoder(part))
         return Signature(
-            (example_rows(), torch.zeros(BATCH, dtype=torch.int64), hidden, *caches),
-            (row_dims(), {0: dim("batch")}, row_dims(), *cache_dims),
+            (example_rows(), torch.zeros(BATCH, dtype=torch.int64), hidden, caches),
+            (row_dims(), {0: dim("batch")}, row_dims(), cache_dims),
         )
 
     caches = cache_names(_decoder(part))
@@ -205,22 +206,19 @@ _MAKERS: Mapping[PartRole, Callable[[EngineShape, NetworkShape, Part, bool], Gra
 }
 
 
-def example_caches(
-    engine: EngineShape, decoder: ModelConfig
-) -> tuple[list[list[Tensor]], list[list[dict[int, Any]]]]:
-    """Keys and values, and their dynamic dimensions."""
-    kept, length = decoder_caches(decoder), engine.layout.tokens_per_block
-    sizes = [cache.k_size for cache in kept], [cache.v_size for cache in kept]
-    caches = [
-        [torch.zeros(BATCH, heads, length, size, dtype=engine.dtype) for heads, size in part]
-        for part in sizes
-    ]
-    return caches, [[{0: dim("batch")} for _ in kept] for _ in "kv"]
+def example_caches(engine: EngineShape, decoder: ModelConfig) -> tuple[Any, Any]:
+    """All caches, and their dynamic dimensions."""
+    caches = new_slot_caches(decoder, BATCH, engine.layout.tokens_per_block, engine.dtype)
+    return caches, [({0: dim("batch")},) * len(cache) for cache in caches]
 
 
 def cache_names(decoder: ModelConfig) -> list[str]:
     """The names of a graph's caches, in order."""
-    return [f"{kind}_cache_{i}" for kind in "kv" for i in range(len(decoder_caches(decoder)))]
+    return [
+        f"{buffer.name}_cache_{i}"
+        for i, buffers in enumerate(decoder_caches(decoder))
+        for buffer in buffers
+    ]
 
 
 def written(caches: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ made of 64-bit integers and doubles, for which it has no operators.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from trtspec.backends.parts import MaskKind, RowsGraph
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding, View
 from trtspec.backends.staging import Staging
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.tree_mask import tree_mask
 
 
@@ -54,8 +54,7 @@ class SlotGraph:
         self,
         input_ids: Tensor | None,
         rows: PackedRows,
-        k_caches: Sequence[Tensor],
-        v_caches: Sequence[Tensor],
+        caches: Caches,
         *,
         features: Tensor | None = None,
         logits_rows: Tensor | None = None,
@@ -66,11 +65,11 @@ class SlotGraph:
         graph's device, ``input_ids`` and the tree masks there or on the host, all else on the
         host."""
         results: list[Tensor] = []
-        caches = (*k_caches, *v_caches)
-        for call in self._padding.calls(rows, len(caches[0])):
+        buffers = list(chain(*caches))
+        for call in self._padding.calls(rows, len(buffers[0])):
             for slot in call.begins:
-                for cache in caches:
-                    cache[slot].zero_()
+                for buffer in buffers:
+                    buffer[slot].zero_()
             ids = [] if input_ids is None else [input_ids]
             given = [call.pad(x) for x in ids if x.device.type == "cpu"]
             asked = [] if logits_rows is None else self._wanted(call, logits_rows)
@@ -84,7 +83,7 @@ class SlotGraph:
             if features is not None:
                 inputs.append(call.pad(features))
             last = call.first_slot + call.num_slots
-            outputs = self._session.run([*inputs, *(c[call.first_slot : last] for c in caches)])
+            outputs = self._session.run([*inputs, *(b[call.first_slot : last] for b in buffers)])
             if not results:
                 results = _empty(outputs, len(rows.positions), logits_rows)
             for wanted in asked[:1]:
@@ -131,11 +130,10 @@ class TargetNetwork(nn.Module):
         input_ids: Tensor,
         rows: PackedRows,
         logits_rows: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """See `CausalLM.forward`."""
-        return tuple(self._graph.run(input_ids, rows, k_caches, v_caches, logits_rows=logits_rows))
+        return tuple(self._graph.run(input_ids, rows, caches, logits_rows=logits_rows))
 
 
 def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:

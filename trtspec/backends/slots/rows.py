@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from trtspec.backends.parts import MaskKind
 from trtspec.models import export_ops
 from trtspec.models.rope import Rotation
-from trtspec.models.rows import Scoring
+from trtspec.models.rows import Cache, Caches, Scoring
 
 
 @dataclass
@@ -21,16 +21,15 @@ class SlotRows:
     padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a
     sequence's rows goes, the others behind it. masks: by kind, the cache positions that each row
     sees, ``[B, 1, S, L'] bool``: its own, or positions written before. Positions behind the first
-    L' are never seen. k_caches, v_caches: each cache after the layer that writes it, in the order
-    of the layers, as an ONNX graph changes nothing in place; given: the keys that they were before.
+    L' are never seen. written: each cache after the layer that writes it, in the order of the
+    layers, as an ONNX graph changes nothing in place; given: what they were before.
     """
 
     padded_positions: Tensor
     write_indices: Tensor
     masks: Mapping[MaskKind, Tensor]
-    k_caches: list[Tensor] = field(default_factory=list)
-    v_caches: list[Tensor] = field(default_factory=list)
-    given: list[Tensor] = field(default_factory=list)
+    written: Caches = field(default_factory=list)
+    given: Caches = field(default_factory=list)
 
     @property
     def positions(self) -> Tensor:
@@ -48,29 +47,26 @@ class SlotRows:
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
         is_causal: bool = False,
     ) -> Tensor:
         """See `Rows.attend` and `Block.attend`; the changed caches are kept here."""
-        self.write(k, v, rotation, k_cache, v_cache)
-        return self.read(q, rotation, k_cache, v_cache, scoring, is_causal)
+        self.write(k, v, rotation, cache)
+        return self.read(q, rotation, cache, scoring, is_causal)
 
     def read(
         self,
         q: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
         is_causal: bool = False,
     ) -> Tensor:
         """See `Rows.read`."""
         mask = self.masks[MaskKind(scoring.sliding_window, is_causal)]
-        (place,) = (i for i, cache in enumerate(self.given) if cache is k_cache)
-        seen = mask.shape[3]
-        k_seen, v_seen = (kept[place][:, :, :seen] for kept in (self.k_caches, self.v_caches))
+        (place,) = (i for i, given in enumerate(self.given) if given[0] is cache[0])
+        k_seen, v_seen = self._seen(place, mask)
         turned, cap = self._turned(q, rotation), scoring.soft_cap
         attended = export_ops.attention(
             turned, k_seen, v_seen, mask, scoring.scale, cap, scoring.sinks
@@ -84,16 +80,14 @@ class SlotRows:
         latent: Tensor,
         key: Tensor,
         rotation: Rotation,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scale: float,
     ) -> Tensor:
         """See `Rows.attend_latents`; the changed caches are kept here."""
         mask = self.masks[MaskKind()]
         latents, keys = self._heads_first(latent), self._turned(key, rotation)
-        self._scatter(k_cache, latents, v_cache, keys)
-        seen = mask.shape[3]
-        values, keys = (cache[-1][:, :, :seen] for cache in (self.k_caches, self.v_caches))
+        self._scatter(cache, (latents, keys))
+        values, keys = self._seen(-1, mask)
         q = torch.cat((self._heads_first(q_latent), self._turned(q_rope, rotation)), -1)
         k = torch.cat((values, keys), -1)
         attended = export_ops.attention(q, k, values, mask, scale)
@@ -104,17 +98,24 @@ class SlotRows:
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> None:
         """See `Rows.write`; the changed caches are kept here."""
         keys, values = self._turned(k, rotation), self._heads_first(v)
-        self._scatter(k_cache, keys, v_cache, values)
+        self._scatter(cache, (keys, values))
 
-    def _scatter(self, k_cache: Tensor, k: Tensor, v_cache: Tensor, v: Tensor) -> None:
-        self.given.append(k_cache)
-        self.k_caches.append(export_ops.tensor_scatter(k_cache, k, self.write_indices))
-        self.v_caches.append(export_ops.tensor_scatter(v_cache, v, self.write_indices))
+    def _scatter(self, cache: Cache, rows: Sequence[Tensor]) -> None:
+        self.given.append(cache)
+        self.written.append(
+            tuple(
+                export_ops.tensor_scatter(buffer, own, self.write_indices)
+                for buffer, own in zip(cache, rows, strict=True)
+            )
+        )
+
+    def _seen(self, place: int, mask: Tensor) -> Cache:
+        """What a mask covers of a cache that was written."""
+        return tuple(buffer[:, :, : mask.shape[3]] for buffer in self.written[place])
 
     def _heads_first(self, x: Tensor) -> Tensor:
         return x.view(*self.padded_positions.shape, -1, x.shape[-1]).transpose(1, 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.padding import PaddedCall, Padding, View
 from trtspec.backends.staging import Staging
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns
 
 
@@ -129,8 +129,7 @@ class VerifyNetwork(nn.Module):
         columns: SamplingColumns,
         parents: Tensor,
         row_start: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """What `CausalLM.forward` returns, and the verification of J requests: ``sampled [R] i64``,
         ``accepted_rows [J, widest] i32`` and ``num_emitted [J] i32``, as `sample` and `accept` say.
@@ -141,15 +140,15 @@ class VerifyNetwork(nn.Module):
         of its packed rows, one behind the other. Logits rows behind them are in no tree.
         """
         count, requests = len(logits_rows), len(row_start) - 1
-        caches = [*k_caches, *v_caches]
+        buffers = list(chain(*caches))
         sampled = torch.full((count,), -1, dtype=torch.int64, device=self._device)
         accepted = torch.full((requests, self._widest), -1, dtype=torch.int32, device=self._device)
         emitted = torch.zeros(requests, dtype=torch.int32, device=self._device)
         results: list[Tensor] = []
-        for call in self._padding.calls(rows, len(caches[0])):
+        for call in self._padding.calls(rows, len(buffers[0])):
             for slot in call.begins:
-                for cache in caches:
-                    cache[slot].zero_()
+                for buffer in buffers:
+                    buffer[slot].zero_()
             trees = _trees(call, logits_rows, row_start)
             trees = replace(trees, places=self._padding.pad_places(call, trees.places))
             given = VerifyInputs(
@@ -171,7 +170,7 @@ class VerifyNetwork(nn.Module):
                 [trees.wanted, trees.verified, trees.slots, call.packed, call.places, *given.flat()]
             )
             given = given.filled(arrived)
-            own = tuple(cache[call.first_slot : last] for cache in caches)
+            own = tuple(buffer[call.first_slot : last] for buffer in buffers)
             outputs = self._session.run(given._replace(caches=own))
             logits, *states, call_sampled, call_accepted, call_emitted = outputs
             if not results:

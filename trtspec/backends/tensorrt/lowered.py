@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from torch import Tensor, nn
 
@@ -10,6 +11,7 @@ from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.rows import SlotRows
 from trtspec.backends.tensorrt import plugin_ops
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.rows import Caches
 from trtspec.ops.sampling import SamplingColumns
 
 
@@ -39,8 +41,7 @@ class SlotVerify(nn.Module):
         columns: Sequence[Tensor],
         parents: Tensor,
         row_start: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """``input_ids``, ``positions``, ``write_indices``, ``logits_rows`` and the caches as in
         `SlotModel`; ``slot_mapping [B, S] i64``, ``query_start [B + 1]``, ``context_lens`` and
@@ -60,14 +61,14 @@ class SlotVerify(nn.Module):
                 is_tree,
                 tree_mask.flatten(0, 1),
                 view,
-                dtype=k_caches[0].dtype,
+                dtype=caches[0][0].dtype,
                 sliding_window=kind.window,
             )
             for kind in self.kinds
         }
         rows = SlotRows(positions, write_indices, masks)
         ids = input_ids.flatten()
-        outputs = self.model(ids, rows, logits_rows, k_caches, v_caches)
+        outputs = self.model(ids, rows, logits_rows, caches)
         sampled = plugin_ops.keyed_sample(outputs[0], SamplingColumns(*columns))
         accepted = plugin_ops.tree_accept(sampled, ids[logits_rows], parents, row_start, self.width)
-        return (*outputs, sampled, *accepted, *rows.k_caches, *rows.v_caches)
+        return (*outputs, sampled, *accepted, *chain(*rows.written))

@@ -27,6 +27,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.models.block import Kernels
 from trtspec.models.block_map import without_kernels
+from trtspec.models.layer_facts import decoder_caches
 from trtspec.models.rows import PackedRows
 from trtspec.models.signature import Signature, feature_signature, verify_signature
 from trtspec.ops.sampling import SamplingColumns
@@ -63,7 +64,7 @@ def _target(engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
         r: Any = {0: dim("logits_rows")}
         columns = SamplingColumns(*[r] * len(SamplingColumns._fields))
         # One more than there are requests, which a file could not name.
-        return Signature(example.args, (t, rows, r, columns, r, {0: dim("judged_ends")}, *caches))
+        return Signature(example.args, (t, rows, r, columns, r, {0: dim("judged_ends")}, caches))
 
     between = ("logits_rows", *SamplingColumns._fields, "parents", "row_start")
     outputs = ["logits", *(["hidden"] if engine.capture_layers else []), *VERIFIED]
@@ -82,11 +83,11 @@ def _pass(engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
     def sign() -> Signature:
         width = _decoder(part).hidden_size
         example = feature_signature(_decoder(part), engine.dtype, engine.layout, width)
-        ids, placed, features, *k_v = example.args
+        ids, placed, features, own = example.args
         t, rows, caches = _dims(part)
         if part.reads_features:
-            return Signature((ids, placed, features, *k_v), (t, rows, t, *caches))
-        return Signature((ids, placed, *k_v), (t, rows, *caches))
+            return Signature((ids, placed, features, own), (t, rows, t, caches))
+        return Signature((ids, placed, own), (t, rows, caches))
 
     if part.reads_features:
         over, given, made = PagedFeaturePass, (*ROWS, "features"), ["ready", "next_features"]
@@ -101,7 +102,7 @@ def _context(engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
     def sign() -> Signature:
         example = feature_signature(_decoder(part), engine.dtype, engine.layout, part.states)
         t, rows, caches = _dims(part)
-        return Signature(example.args[1:], (rows, t, *caches))
+        return Signature(example.args[1:], (rows, t, caches))
 
     return _graph(network, part, sign, PagedContext, (*ROWS[1:], "hidden_in"), ["features"])
 
@@ -139,12 +140,15 @@ def _graph(
 
 
 def _dims(part: Part) -> tuple[Any, Any, Any]:
-    """The dynamic dimensions of a value for each row, of `PackedRows`, and of keys and values."""
+    """The dynamic dimensions of a value for each row, of `PackedRows`, and of caches."""
     t: Any = {0: dim("rows")}
     b: Any = {0: dim("requests")}
     ends: Any = {0: dim("request_ends")}  # one more, which a file could not name
-    layers = part.num_caches // 2
-    return t, PackedRows(t, t, b, ends, b, b, t), ([{0: dim("blocks")}] * layers,) * 2
+    return (
+        t,
+        PackedRows(t, t, b, ends, b, b, t),
+        [({0: dim("blocks")},) * len(cache) for cache in decoder_caches(_decoder(part))],
+    )
 
 
 def _decoder(part: Part) -> ModelConfig:

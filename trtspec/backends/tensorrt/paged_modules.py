@@ -1,11 +1,12 @@
 """Networks over packed rows and paged caches as ONNX graphs see them: modules, for export.
 
 Besides the outputs that a module's ``forward`` names, all caches come out as they are after the
-call, keys first: the memory that was given.
+call, layer by layer: the memory that was given.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from trtspec.backends.tensorrt import plugin_ops
 from trtspec.backends.tensorrt.paged_rows import PluginRows
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns
 
 
@@ -35,18 +36,17 @@ class PagedVerify(nn.Module):
         columns: SamplingColumns,
         parents: Tensor,
         row_start: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """Inputs are those of `verify_signature`. Returns what `CausalLM.forward` does, the token
         that each wanted row emits ``[R] i64``, the rows accepted ``[J, width] i32``, how many ``[J]
         i32``, and the caches."""
         placed = plugin_rows(rows)
-        outputs = self.model(input_ids, placed, logits_rows, k_caches, v_caches)
+        outputs = self.model(input_ids, placed, logits_rows, caches)
         sampled = plugin_ops.keyed_sample(outputs[0], columns)
         drafted = input_ids[logits_rows]
         accepted = plugin_ops.tree_accept(sampled, drafted, parents, row_start, self.width)
-        return (*outputs, sampled, *accepted, *placed.k_caches, *placed.v_caches)
+        return (*outputs, sampled, *accepted, *chain(*placed.written))
 
 
 class PagedPass(nn.Module):
@@ -58,26 +58,23 @@ class PagedPass(nn.Module):
         self.model = model
         self.part = part
 
-    def forward(
-        self, input_ids: Tensor, rows: PackedRows, k_caches: list[Tensor], v_caches: list[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def forward(self, input_ids: Tensor, rows: PackedRows, caches: Caches) -> tuple[Tensor, ...]:
         """Returns the rows that its head reads ``[T, H]``, and the caches."""
-        return self.run(input_ids, rows, None, k_caches, v_caches)
+        return self.run(input_ids, rows, None, caches)
 
     def run(
         self,
         input_ids: Tensor,
         rows: PackedRows,
         features: Tensor | None,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """The pass, with features for a network that reads them."""
         placed = plugin_rows(rows)
         network: Any = self.model.get_submodule(self.part)
-        following, ready = network.draft(input_ids, features, placed, k_caches, v_caches)
+        following, ready = network.draft(input_ids, features, placed, caches)
         outputs = (ready,) if following is None else (ready, following)
-        return (*outputs, *placed.k_caches, *placed.v_caches)
+        return (*outputs, *chain(*placed.written))
 
 
 class PagedFeaturePass(PagedPass):
@@ -88,11 +85,10 @@ class PagedFeaturePass(PagedPass):
         input_ids: Tensor,
         rows: PackedRows,
         features: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, ...]:
         """With ``features [T, H]``; behind what the head reads come the next ones ``[T, H]``."""
-        return self.run(input_ids, rows, features, k_caches, v_caches)
+        return self.run(input_ids, rows, features, caches)
 
 
 class PagedContext(nn.Module):
@@ -103,14 +99,12 @@ class PagedContext(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(
-        self, rows: PackedRows, hidden_in: Tensor, k_caches: list[Tensor], v_caches: list[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def forward(self, rows: PackedRows, hidden_in: Tensor, caches: Caches) -> tuple[Tensor, ...]:
         """With the target's states ``hidden_in [T, n * H_t]``. Returns what is made of them
         ``[T, H]``, and the caches."""
         placed = plugin_rows(rows)
-        (context,) = self.model(rows.positions, placed, hidden_in, k_caches, v_caches)
-        return (context, *placed.k_caches, *placed.v_caches)
+        (context,) = self.model(rows.positions, placed, hidden_in, caches)
+        return (context, *chain(*placed.written))
 
 
 def plugin_rows(rows: PackedRows) -> PluginRows:

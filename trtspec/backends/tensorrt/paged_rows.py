@@ -9,20 +9,19 @@ from torch import Tensor
 
 from trtspec.backends.tensorrt import plugin_ops
 from trtspec.models.rope import Rotation, rotate
-from trtspec.models.rows import PackedRows, Scoring
+from trtspec.models.rows import Cache, Caches, PackedRows, Scoring
 
 
 @dataclass
 class PluginRows:
     """Packed rows as ONNX graphs see them (see `plugin_ops.paged_tree_attention`).
 
-    rows: with ``is_tree`` as i32. k_caches, v_caches: each cache after the layer that writes it, in
-    the order of the layers: the same memory, which a graph names anew.
+    rows: with ``is_tree`` as i32. written: each cache after the layer that writes it, in the
+    order of the layers: the same memory, which a graph names anew.
     """
 
     rows: PackedRows
-    k_caches: list[Tensor] = field(default_factory=list)
-    v_caches: list[Tensor] = field(default_factory=list)
+    written: Caches = field(default_factory=list)
 
     @property
     def positions(self) -> Tensor:
@@ -39,27 +38,25 @@ class PluginRows:
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
         is_causal: bool = False,
     ) -> Tensor:
         """See `Rows.attend` and `Block.attend`; the written caches are kept here."""
         assert not is_causal and scoring.sinks is None, "`check_paged` refuses these"
         turned = rotate(q, rotation), rotate(k, rotation)
-        return self._call(self.rows, *turned, v, k_cache, v_cache, scoring)
+        return self._call(self.rows, *turned, v, cache, scoring)
 
     def write(
         self,
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> None:
         """See `Rows.write`; the written caches are kept here."""
         k, blind = rotate(k, rotation), self.rows.unseeing()
-        self._call(blind, torch.zeros_like(k), k, v, k_cache, v_cache, Scoring(1.0))
+        self._call(blind, torch.zeros_like(k), k, v, cache, Scoring(1.0))
 
     def _call(
         self,
@@ -67,10 +64,10 @@ class PluginRows:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
     ) -> Tensor:
+        k_cache, v_cache = cache
         out, *written = plugin_ops.paged_tree_attention(
             q,
             k,
@@ -82,6 +79,5 @@ class PluginRows:
             sliding_window=scoring.sliding_window,
             soft_cap=scoring.soft_cap,
         )
-        self.k_caches.append(written[0])
-        self.v_caches.append(written[1])
+        self.written.append(tuple(written))
         return out

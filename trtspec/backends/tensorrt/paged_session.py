@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import chain
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.parts import Part
 from trtspec.backends.session import GraphSession
 from trtspec.backends.slots.backend import SlotParts
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 
 
 class PagedTarget:
@@ -34,8 +34,7 @@ class PagedGraph:
         self,
         input_ids: Tensor | None,
         rows: PackedRows,
-        k_caches: Sequence[Tensor],
-        v_caches: Sequence[Tensor],
+        caches: Caches,
         *,
         features: Tensor | None = None,
         logits_rows: Tensor | None = None,
@@ -43,7 +42,7 @@ class PagedGraph:
         """See `RowsGraph.run`."""
         given = (input_ids, *rows, features, logits_rows)
         own = [x.contiguous() for x in given if x is not None]
-        return self._graph.run([*own, *k_caches, *v_caches])
+        return self._graph.run([*own, *chain(*caches)])
 
 
 class PagedParts(SlotParts):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.cache_buffer import CacheBuffer, CacheDtype, cache_buffers
 from trtspec.config.mixers.base import MixerSpec, Turn
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
@@ -29,6 +29,7 @@ class AttentionSpec(MixerSpec):
     the softmax and gives nothing. bias: of q, k and v; output_bias: of o. gated: the output is
     multiplied by the sigmoid of a gate that q's matrix gives as well. values_are_keys: v is k
     before norm and rotation. kv_from: the earlier layer whose K and V it reads; it has none.
+    cache_dtype: in what K and V are kept (see `cache_buffers`).
 
     Raises ConfigError when fields contradict each other.
     """
@@ -53,6 +54,7 @@ class AttentionSpec(MixerSpec):
     gated: bool = False
     values_are_keys: bool = False
     kv_from: int | None = None
+    cache_dtype: CacheDtype | None = None
     kind: Literal["attention"] = "attention"
 
     def __post_init__(self) -> None:
@@ -92,12 +94,16 @@ class AttentionSpec(MixerSpec):
         if self.kv_from is not None:
             return ()
         row = self.num_kv_heads, self.head_dim
-        return CacheBuffer("k", row), CacheBuffer("v", row)
+        return cache_buffers({"k": row, "v": row}, self.cache_dtype)
 
     def qk_norm_shape(self, heads: int) -> Shape:
         """Of the weights of a norm over so many heads of queries or keys."""
         size = self.head_dim
         return {"head": (size,), "all": (heads * size,), "own": (heads, size)}[self.qk_norm_over]
+
+    def with_cache(self, dtype: CacheDtype) -> AttentionSpec:
+        """See `MixerSpec.with_cache`."""
+        return dataclasses.replace(self, cache_dtype=dtype)
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, Self
 
-from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.cache_buffer import CacheBuffer, CacheDtype
 from trtspec.config.layer_part import LayerPart
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.errors import ConfigError
@@ -47,6 +47,14 @@ class MixerSpec(LayerPart):
     def buffers(self) -> tuple[CacheBuffer, ...]:
         """What its cache is made of; empty where it has none of its own."""
         return ()
+
+    def with_cache(self, dtype: CacheDtype) -> Self:
+        """Itself, its cache in 8 bits.
+
+        Raises:
+            ConfigError: it has none that could be.
+        """
+        raise ConfigError(f"{self.words} keeps nothing in {dtype}; leave kv_cache_dtype out")
 
     @property
     def kv_from(self) -> int | None:

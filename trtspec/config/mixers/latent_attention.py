@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.cache_buffer import CacheBuffer, CacheDtype, cache_buffers
 from trtspec.config.mixers.base import MixerSpec, Turn
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
@@ -27,6 +28,7 @@ class LatentAttentionSpec(MixerSpec):
     are. value_dim: of a head's value. norm: of the latents. rope: its table among
     ``ModelConfig.ropes``. interleaved, scale: as in `AttentionSpec`; scale None: one over the
     root of `query_dim`. bias: of the matrices that make latents; output_bias: of o.
+    cache_dtype: in what latents and keys are kept (see `cache_buffers`).
 
     Raises ConfigError for sizes that are none.
     """
@@ -46,6 +48,7 @@ class LatentAttentionSpec(MixerSpec):
     scale: float | None = None
     bias: bool = False
     output_bias: bool = False
+    cache_dtype: CacheDtype | None = None
     kind: Literal["latent_attention"] = "latent_attention"
 
     @property
@@ -72,7 +75,12 @@ class LatentAttentionSpec(MixerSpec):
     def buffers(self) -> tuple[CacheBuffer, ...]:
         """See `MixerSpec.buffers`: the normed latents and the rotated keys, of one head that all
         share."""
-        return CacheBuffer("latent", (1, self.kv_rank)), CacheBuffer("key", (1, self.rope_dim))
+        rows = {"latent": (1, self.kv_rank), "key": (1, self.rope_dim)}
+        return cache_buffers(rows, self.cache_dtype)
+
+    def with_cache(self, dtype: CacheDtype) -> LatentAttentionSpec:
+        """See `MixerSpec.with_cache`."""
+        return dataclasses.replace(self, cache_dtype=dtype)
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`."""

@@ -14,7 +14,7 @@ from trtspec.models.block import Block, Kernels
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, UnweightedRMSNorm, make_norm
 from trtspec.models.rope import Rotation
-from trtspec.models.rows import Rows, Scoring
+from trtspec.models.rows import Cache, Rows, Scoring
 
 MOST_HEAD = 256
 """Elements of a head that the CUDA kernels of attention take."""
@@ -84,8 +84,7 @@ class Attention(nn.Module):
         x: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         *,
         norm: Norm | None,
         residual: Tensor | None,
@@ -96,7 +95,7 @@ class Attention(nn.Module):
         into the caches."""
         read = self.get_submodule(self.parts)
         heads = read(x, norm=norm).view(x.shape[0], -1, self.head_dim)
-        attended = self._attend(heads, rows, rotation, k_cache, v_cache).flatten(1)
+        attended = self._attend(heads, rows, rotation, cache).flatten(1)
         if kept is not None:
             attended = attended[kept]
             residual = None if residual is None else residual[kept]
@@ -108,18 +107,17 @@ class Attention(nn.Module):
         heads: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> Tensor:
         counts = [self.num_heads, *[self.num_kv_heads] * (len(self.parts) - 1)]
         q, *kv = torch.split(heads, counts, dim=1)
         q, scoring = norm_heads(q, self.q_norm), self.scoring._replace(sinks=self.sinks)
         if not kv:
-            return rows.read(q, rotation, k_cache, v_cache, scoring)
+            return rows.read(q, rotation, cache, scoring)
         k, v = norm_heads(kv[0], self.k_norm), kv[-1]
         if self.v_norm is not None:
             v = self.v_norm(v)
-        return rows.attend(q, k, v, rotation, k_cache, v_cache, scoring)
+        return rows.attend(q, k, v, rotation, cache, scoring)
 
 
 def _missing(spec: AttentionSpec) -> Iterator[str]:

@@ -15,7 +15,7 @@ from trtspec.models.block import Block, Kernels
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.rope import Rotation
-from trtspec.models.rows import Rows
+from trtspec.models.rows import Cache, Rows
 from trtspec.ops.head_products import head_products
 
 
@@ -91,24 +91,20 @@ class LatentAttention(nn.Module):
         x: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         *,
         norm: Norm | None,
         residual: Tensor | None,
         kept: Tensor | None = None,
     ) -> Tensor:
-        """See `Attention.forward`; ``k_cache`` keeps the normed latents, ``v_cache`` the rotated
-        keys."""
+        """See `Attention.forward`."""
         spec = self.spec
         q, latents = self._project(x, norm)
         latent, key = self.kv_a_norm(latents[:, : spec.kv_rank]), latents[:, spec.kv_rank :]
         q = q.view(x.shape[0], spec.num_heads, spec.query_dim)
         plain, rope = self.kv_b.queries(q[..., : spec.plain_dim]), q[..., spec.plain_dim :]
         assert rotation is not None, "latent attention has a rope table"
-        attended = rows.attend_latents(
-            plain, rope, latent, key, rotation, k_cache, v_cache, self.scale
-        )
+        attended = rows.attend_latents(plain, rope, latent, key, rotation, cache, self.scale)
         if kept is not None:
             attended = attended[kept]
             residual = None if residual is None else residual[kept]

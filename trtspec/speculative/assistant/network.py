@@ -27,7 +27,7 @@ from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
 from trtspec.models.rope import LayerRotary
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.models.vocabulary import TargetParts
 from trtspec.speculative.assistant.shape import AssistantConfig
 
@@ -111,8 +111,7 @@ class Assistant(nn.Module):
         input_ids: Tensor,
         features: Tensor | None,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See `DraftNetwork.draft`; features are ``[T, H_t]``. Rows that see nothing uncommitted
@@ -124,7 +123,7 @@ class Assistant(nn.Module):
         x = self.pre(torch.cat([own, features], dim=-1))
         rotations = self.rotary.of_layers(rows.positions)
         for layer, place, rotation in zip(self.layers, self.places, rotations, strict=True):
-            x = layer(x, rows, rotation, k_caches[place], v_caches[place])
+            x = layer(x, rows, rotation, caches[place])
         ready: Tensor = self.norm(x if kept is None else x[kept])
         return self.post(ready), ready
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.tree_rollout import TreeRollout
 
@@ -21,13 +21,12 @@ class FrozenRollout(TreeRollout):
         last_rows: Tensor,
         sampling: SamplingColumns,
         hidden_in: Tensor | None,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `TreeRollout.forward`; ``hidden_in [B, H_t]`` is the target's state before each root,
         the caches are the target's."""
         seen = rows.committed_only()
-        return super().forward(input_ids, seen, last_rows, sampling, hidden_in, k_caches, v_caches)
+        return super().forward(input_ids, seen, last_rows, sampling, hidden_in, caches)
 
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
         """The rows themselves, one a request."""

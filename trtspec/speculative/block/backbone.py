@@ -24,9 +24,8 @@ from trtspec.models.linear import Linear
 from trtspec.models.mixers.attention import make_qk_norms, norm_heads
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation, rotate
-from trtspec.models.rows import PackedRows, Rows, Scoring
+from trtspec.models.rows import Cache, Caches, PackedRows, Rows, Scoring, attend
 from trtspec.models.vocabulary import head_matrix
-from trtspec.ops.attention import paged_tree_attention
 from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.state_network import StateNetwork
 from trtspec.speculative.tree_rollout import packed_bits
@@ -51,8 +50,7 @@ class Block(Protocol):
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
         is_causal: bool,
     ) -> Tensor:
@@ -98,8 +96,7 @@ class BlockRows(NamedTuple):
         k: Tensor,
         v: Tensor,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         scoring: Scoring,
         is_causal: bool,
     ) -> Tensor:
@@ -111,7 +108,7 @@ class BlockRows(NamedTuple):
         if is_causal:
             rows = rows._replace(tree_mask=self.causal_mask)
         k = rotate(k, rotation)
-        attended = paged_tree_attention(q, k, v, k_cache, v_cache, *rows, *scoring)
+        attended = attend(q, k, v, cache, rows, scoring)
         return attended[:count]
 
 
@@ -149,8 +146,7 @@ class BlockAttention(nn.Module):
         context: Tensor | None,
         block: Block,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         *,
         residual: Tensor | None = None,
     ) -> Tensor:
@@ -162,7 +158,7 @@ class BlockAttention(nn.Module):
             q = norm_heads(q, self.q_norm)
         k, v = self._keys_values(x if context is None else torch.cat((x, context)))
         scoring, causal = self.scoring, self.is_causal
-        attended = block.attend(q, k, v, rotation, k_cache, v_cache, scoring, causal)
+        attended = block.attend(q, k, v, rotation, cache, scoring, causal)
         out: Tensor = self.o(attended.flatten(1), residual=residual)
         return out
 
@@ -171,11 +167,10 @@ class BlockAttention(nn.Module):
         context: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> None:
         """Write the K and V of context rows ``[T, H]``."""
-        rows.write(*self._keys_values(context), rotation, k_cache, v_cache)
+        rows.write(*self._keys_values(context), rotation, cache)
 
     def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Each ``[T, Hkv, D]`` of ``source [T, H]``, not rotated."""
@@ -209,12 +204,11 @@ class BlockLayer(nn.Module):
         context: Tensor | None,
         block: Block,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> Tensor:
         """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`."""
         normed = self.input_norm(x)
-        x = self.attn(normed, context, block, rotation, k_cache, v_cache, residual=x)
+        x = self.attn(normed, context, block, rotation, cache, residual=x)
         out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
         return out
 
@@ -275,8 +269,7 @@ class BlockDraft(StateNetwork):
         blocks: PackedRows,
         hidden_in: Tensor,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> Tensor:
         """Write the K/V of context rows, and guess what lies behind them, in one pass.
 
@@ -285,15 +278,14 @@ class BlockDraft(StateNetwork):
         Returns the rows ``[R, H]`` that `head` reads.
         """
         joined = BlockRows.joined(blocks, rows, self.config.block_size)
-        return self.draft(input_ids, self.fuse(hidden_in), joined, k_caches, v_caches)[1]
+        return self.draft(input_ids, self.fuse(hidden_in), joined, caches)[1]
 
     def draft(
         self,
         input_ids: Tensor,
         context: Tensor | None,
         block: Block,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[None, Tensor]:
         """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]``, None where those are
         written already -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that `head`
@@ -303,7 +295,7 @@ class BlockDraft(StateNetwork):
             x = x * self.embedding_scale
         turns = self.rotary.of_layers(block.positions)
         for i, layer in enumerate(self.layers):
-            x = layer(x, context, block, turns[i], k_caches[i], v_caches[i])
+            x = layer(x, context, block, turns[i], caches[i])
         return None, self.norm(x)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -315,13 +307,12 @@ class BlockDraft(StateNetwork):
         input_ids: Tensor,
         rows: Rows,
         hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor]:
         """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are not read."""
         context = self.fuse(hidden_in)
         turns = self.rotary.of_layers(rows.positions)
-        layers = zip(self.layers, turns, k_caches, v_caches, strict=True)
-        for layer, turn, k_cache, v_cache in layers:
-            cast(BlockLayer, layer).attn.write(context, rows, turn, k_cache, v_cache)
+        layers = zip(self.layers, turns, caches, strict=True)
+        for layer, turn, cache in layers:
+            cast(BlockLayer, layer).attn.write(context, rows, turn, cache)
         return (context,)

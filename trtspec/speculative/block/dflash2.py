@@ -26,6 +26,7 @@ from trtspec.formats.stored import read_tensor
 from trtspec.models.layer_facts import Matrix, Read
 from trtspec.models.linear import Linear
 from trtspec.models.rope import Rotation
+from trtspec.models.rows import Cache
 from trtspec.speculative.block.backbone import Block, BlockDraft, BlockLayer
 from trtspec.speculative.block.format import BlockFormat, Said, Tensors
 from trtspec.speculative.block.graphs import block_kind
@@ -154,14 +155,13 @@ class ConvolvedLayer(BlockLayer):
         context: Tensor | None,
         block: Block,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
     ) -> Tensor:
         offsets = block.offsets(x.shape[0])
         normed = self.input_norm(x)
         before, behind = self.attention_conv.weights(normed)
         given = self.attention_conv(normed, before, offsets)
-        attended = self.attn(given, context, block, rotation, k_cache, v_cache)
+        attended = self.attn(given, context, block, rotation, cache)
         x = x + self.attention_conv(attended, behind, offsets)
         normed = self.post_attention_norm(x)
         before, behind = self.mlp_conv.weights(normed)

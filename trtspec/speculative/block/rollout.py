@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.rows import PackedRows, flat_slots
+from trtspec.models.rows import Caches, PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.block.path_tree import PathTree, PathWalk
 from trtspec.speculative.block.shape import BlockConfig
@@ -30,8 +30,7 @@ class BlockNetwork(Protocol):
         blocks: PackedRows,
         hidden_in: Tensor,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> Tensor:
         """See `BlockDraft.guess`."""
         ...
@@ -80,8 +79,7 @@ class BlockRollout(nn.Module):
         last_rows: Tensor,
         sampling: SamplingColumns,
         hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Write the accepted rows, then draft.
 
@@ -94,7 +92,7 @@ class BlockRollout(nn.Module):
         roots = input_ids[last_rows]
         tokens = torch.cat((roots[:, None], masks), dim=1).reshape(-1)
         blocks = self._blocks(rows, rows.positions[last_rows] + 1)
-        ready = self.model.guess(tokens, blocks, hidden_in, rows, k_caches, v_caches)
+        ready = self.model.guess(tokens, blocks, hidden_in, rows, caches)
         first = 0 if self.config.anchor_predicts else 1
         slots = ready.view(batch, size, -1)[:, first : first + self.num_steps]
         logits = self.model.head(slots.reshape(batch * self.num_steps, -1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from trtspec.backends.parts import OpenParts
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.speculative.pass_graphs import HEAD, PASS
 
 CONTEXT = "context"
@@ -31,11 +31,10 @@ class LoweredBlockNetwork(nn.Module):
         input_ids: Tensor,
         rows: PackedRows,
         hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor]:
         """See `BlockDraft.forward`."""
-        (context,) = self._context.run(None, rows, k_caches, v_caches, features=hidden_in)
+        (context,) = self._context.run(None, rows, caches, features=hidden_in)
         return (context,)
 
     def guess(
@@ -44,12 +43,11 @@ class LoweredBlockNetwork(nn.Module):
         blocks: PackedRows,
         hidden_in: Tensor,
         rows: PackedRows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> Tensor:
         """See `BlockDraft.guess`."""
-        self(input_ids, rows, hidden_in, k_caches, v_caches)
-        return self._blocks.run(input_ids, blocks, k_caches, v_caches)[0]
+        self(input_ids, rows, hidden_in, caches)
+        return self._blocks.run(input_ids, blocks, caches)[0]
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `DraftNetwork.head`."""

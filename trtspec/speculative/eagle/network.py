@@ -19,7 +19,7 @@ from trtspec.models.linear import Linear
 from trtspec.models.mixers.attention import Attention
 from trtspec.models.norm import RMSNorm
 from trtspec.models.rope import LayerRotary, Rotation
-from trtspec.models.rows import Rows
+from trtspec.models.rows import Cache, Caches, Rows
 from trtspec.models.vocabulary import head_matrix
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.state_network import StateNetwork
@@ -52,16 +52,14 @@ class WideLayer(nn.Module):
         features: Tensor,
         rows: Rows,
         rotation: Rotation | None,
-        k_cache: Tensor,
-        v_cache: Tensor,
+        cache: Cache,
         kept: Tensor | None = None,
     ) -> Tensor:
         """Embeddings and states ``[T, H]`` -> ``[T, H]``; ``kept``: see `DecoderLayer`."""
         normed = self.hidden_norm(features)
         both = torch.cat((self.input_norm(embedded), normed), dim=-1)
         residual = normed if self.norm_before_residual else features
-        caches = k_cache, v_cache
-        x = self.attn(both, rows, rotation, *caches, norm=None, residual=residual, kept=kept)
+        x = self.attn(both, rows, rotation, cache, norm=None, residual=residual, kept=kept)
         out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
         return out
 
@@ -156,8 +154,7 @@ class EagleDraft(StateNetwork):
         input_ids: Tensor,
         features: Tensor | None,
         rows: Rows,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
@@ -171,9 +168,9 @@ class EagleDraft(StateNetwork):
                 x = self.embedding_norm(embedded), self.state_norm(features)
             x = (self.fc(torch.cat(x, dim=-1)),)
         *before, last = self.layers
-        for layer, turn, k_cache, v_cache in zip(before, turns, k_caches, v_caches, strict=False):
-            x = (layer(*x, rows, turn, k_cache, v_cache),)
-        out = last(*x, rows, last_turn, k_caches[-1], v_caches[-1], kept)
+        for layer, turn, cache in zip(before, turns, caches, strict=False):
+            x = (layer(*x, rows, turn, cache),)
+        out = last(*x, rows, last_turn, caches[-1], kept)
         ready = out if self.norm is None else self.norm(out)
         return ready if self.config.norm_output else out, ready
 

@@ -18,13 +18,11 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.layer_facts import Read, within
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.tree_rollout import DraftNetwork
-
-Caches = tuple[list[Tensor], list[Tensor]]
 
 
 class ModulesSource(Protocol):
@@ -64,15 +62,14 @@ class ModuleStack(nn.Module):
         """The network of a depth (from 0) and its part of the caches."""
         count = self.layers_of_each
         own = slice(depth * count, (depth + 1) * count)
-        return cast(DraftNetwork, self.depths[depth]), (caches[0][own], caches[1][own])
+        return cast(DraftNetwork, self.depths[depth]), caches[own]
 
     def forward(
         self,
         input_ids: Tensor,
         rows: PackedRows,
         hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor]:
         """Feed rows without drafting (a prefill): writes their K/V, returns the features of the
         last network.
@@ -84,8 +81,8 @@ class ModuleStack(nn.Module):
         features: Tensor | None = hidden_in
         ids = input_ids
         for depth in range(len(self.depths)):
-            network, caches = self.at(depth, (k_caches, v_caches))
-            features, _ = network.draft(ids, features, rows, *caches)
+            network, own = self.at(depth, caches)
+            features, _ = network.draft(ids, features, rows, own)
             ids = ids.roll(-1)
         assert features is not None
         return (features,)

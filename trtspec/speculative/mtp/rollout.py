@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.mtp.network import ModuleStack
 
@@ -33,8 +33,7 @@ class VanillaRollout(nn.Module):
         last_rows: Tensor,
         sampling: SamplingColumns,
         hidden_in: Tensor,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs and outputs are those of `TreeRollout`, for a chain: ``tokens``, ``parents`` and
         ``scores [B, num_modules]``, a score being the cumulative log-softmax of the noise-perturbed
@@ -51,8 +50,8 @@ class VanillaRollout(nn.Module):
         tokens, gains = [], []
         count = len(self.model.depths)
         for depth in range(count):
-            module, caches = self.model.at(depth, (k_caches, v_caches))
-            features, ready = module.draft(ids, features, rows, *caches)
+            module, own = self.model.at(depth, caches)
+            features, ready = module.draft(ids, features, rows, own)
             columns = sampling._replace(output_index=sampling.output_index + depth)
             logits = module.head(ready[last_rows])
             drafted, gain = draft_candidates(logits, *columns, module.token_map, 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.rows import PackedRows, flat_slots
+from trtspec.models.rows import Caches, PackedRows, flat_slots
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.tree_rollout import DraftNetwork, FeatureNetwork
@@ -67,8 +67,7 @@ class ParallelRollout(nn.Module):
         last_rows: Tensor,
         sampling: SamplingColumns,
         hidden_in: Tensor | None,
-        k_caches: list[Tensor],
-        v_caches: list[Tensor],
+        caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Feed the accepted rows and the masks behind them; arguments and results are those of
         `TreeRollout.forward`. The draft cache is written at D - 1 positions behind each root."""
@@ -83,7 +82,7 @@ class ParallelRollout(nn.Module):
             states = torch.where(is_mask[:, None], network.mask_hidden, hidden_in[source])
             features = network.fuse(states)
         guesses = masked.guesses.flatten()
-        _, ready = self.model.draft(ids, features, masked.rows, k_caches, v_caches, guesses)
+        _, ready = self.model.draft(ids, features, masked.rows, caches, guesses)
         logits = self.model.head(ready)
         marginals = logits.view(*masked.guesses.shape, -1)
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)

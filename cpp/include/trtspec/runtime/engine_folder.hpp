@@ -23,13 +23,18 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 8;
+constexpr std::int64_t kEngineFormatVersion = 9;
 
 // What one layer keeps of every token, and the sliding window of its attention.
 struct LayerCache {
-  std::int64_t num_kv_heads;
-  std::int64_t head_dim;   // of K
-  std::int64_t value_dim;  // of V
+  // What it keeps of every token: `size` elements of each of `heads`.
+  struct Buffer {
+    std::int64_t heads;
+    std::int64_t size;
+    std::string dtype;
+  };
+
+  std::vector<Buffer> buffers;
   std::int64_t window;  // newest tokens that it sees; 0: all
 };
 
@@ -42,9 +47,10 @@ struct DecoderShape {
   std::vector<std::int64_t> eos_token_ids;
   std::int64_t num_layers;
   std::vector<LayerCache> caches;   // of the layers that have one of their own, in their order
-  std::int64_t kv_bytes_per_token;  // of K and V over all layers
+  std::int64_t kv_bytes_per_token;  // of all caches
   std::int64_t pass_bytes;          // of the weights that one pass of the whole network reads
 
+  std::size_t num_buffers() const;  // of all caches
   // The sliding windows of its layers in tokens, rising, 0 for none: a slot cache has a mask of
   // each.
   std::vector<std::int64_t> windows() const;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/runtime/engine_folder.hpp>
 #include <trtspec/runtime/model_engine.hpp>
@@ -31,8 +32,8 @@ struct Passes {
 
 // Packs rows, owns the K/V caches, counts and times its calls. Not thread-safe.
 //
-// A cache is [blocks, block_size, kv_heads, head_dim] or, in a slot layout, whose blocks are
-// slots, [slots, kv_heads, length, head_dim].
+// A cache's buffer is [blocks, block_size, heads, size] or, in a slot layout, whose blocks are slots,
+// [slots, heads, length, size].
 class SessionEngine final : public ModelEngine {
  public:
   struct Part {
@@ -86,9 +87,9 @@ class SessionEngine final : public ModelEngine {
   DecoderShape shape_;
   std::shared_ptr<Device> device_;
   Parts parts_;
-  std::vector<at::Tensor> caches_;  // K of every layer, then V
-  // The same by their heads and the size of these: caches that are compacted together.
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<at::Tensor>> alike_;
+  std::vector<at::Tensor> caches_;  // the buffers, layer by layer
+  // The same by heads, the size of these and dtype: buffers that are compacted together.
+  std::map<std::tuple<std::int64_t, std::int64_t, std::string>, std::vector<at::Tensor>> alike_;
   std::int64_t num_calls_ = 0;
   double seconds_ = 0.0;
   EngineTraffic traffic_;
