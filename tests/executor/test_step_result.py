@@ -10,6 +10,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult, TokenLogprobs
+from trtspec.ops.draft_batch import DraftBatch
 
 
 def random_step(rng: random.Random) -> tuple[StepPlan, list[list[int]], StepResult]:
@@ -60,6 +61,24 @@ def test_rows_that_stay_are_those_fed_and_those_of_accepted_nodes() -> None:
         shares = result.hidden_of(plan)
         assert [len(share) for share in shares] == expected
         assert torch.cat(list(shares)).tolist() == result.hidden.tolist()
+
+
+def test_picked_items_keep_what_was_theirs() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        plan, _, sampled = random_step(rng)
+        whole = sampled.spread([item.samples for item in plan.items])
+        whole.drafts = DraftBatch.none(len(plan.items))
+        places = [i for i in range(len(plan.items)) if rng.random() < 0.6]
+        result, picked = whole.pick(places), plan.pick(places)
+        assert picked.items == tuple(plan.items[i] for i in places)
+        assert result.ends == [whole.ends[i] for i in places]
+        for new, i in enumerate(places):
+            assert result.emitted(new) == whole.emitted(i)
+            assert result.accepted_rows(new) == whole.accepted_rows(i)
+            assert result.logprobs.get(new) == whole.logprobs.get(i)
+        kept = whole.num_kept(plan)
+        assert result.num_kept(picked) == [kept[i] for i in places]
 
 
 def test_cutting_one_item_leaves_the_others_as_they_are() -> None:
