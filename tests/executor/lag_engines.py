@@ -65,7 +65,7 @@ class Memory:
 class HostTarget:
     """Stands in for a `ModelEngine`. failing: calls that raise."""
 
-    judges = False
+    verifies = False
 
     def __init__(self, memory: Memory, failing: Set[int]) -> None:
         self.layout = CacheLayout(memory.block, 100, 1)
