@@ -15,7 +15,8 @@ Rows = list[int | None]
 @dataclass(frozen=True)
 class Model:
     """nan_every: about one row in so many has no usable logits, 0 for none. skill: percent of the
-    tokens that a draft finds. depth, width: of its trees."""
+    tokens that a draft finds. depth, width: of its trees. window: newest rows that one sees, itself
+    included, 0 for all."""
 
     vocab: int
     salt: int
@@ -23,10 +24,13 @@ class Model:
     skill: int
     depth: int
     width: int
+    window: int = 0
 
-    def row(self, token: int, seen: Sequence[int | None]) -> int:
-        """What a row holds that sees these."""
-        return hash((token, *seen))
+    def row(self, token: int, before: Sequence[int | None]) -> int:
+        """What a row holds behind these."""
+        if self.window:
+            before = before[max(len(before) - self.window + 1, 0) :]
+        return hash((token, *before))
 
     def next(self, row: int, seed: int, index: int) -> int | None:
         """Output token ``index``, which a row emits; None: its logits are no numbers."""
@@ -75,8 +79,11 @@ def truth(model: Model, request: Request) -> tuple[list[int], str]:
 
 
 def slots(table: Sequence[int], block: int, first: int, end: int) -> list[int]:
-    """Where positions lie."""
-    return [table[p // block] * block + p % block for p in range(first, end)]
+    """Where positions lie; -1 behind a window."""
+    return [
+        table[p // block] * block + p % block if table[p // block] >= 0 else -1
+        for p in range(first, end)
+    ]
 
 
 def feed(

@@ -21,7 +21,8 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
 from trtspec.executor.token_decoder import TokenDecoder
 
-from .lag_engines import Device, HostDrafter, HostTarget, Memory
+from .lag_device import Device
+from .lag_host import HostDrafter, HostTarget, Memory
 from .lag_model import Model, truth
 
 VOCAB = 6
@@ -50,8 +51,9 @@ class Arrival:
 
 @dataclass(frozen=True)
 class World:
-    """draft: rows of a rollout in the draft's cache, None without one. failing: calls of the target
-    or launches that raise; failing_collects: launches whose result does."""
+    """draft: rows of a rollout in the draft's cache, None without one, as with a window, where a
+    draft may begin later than its target. failing: calls of the target or launches that raise;
+    failing_collects: launches whose result does."""
 
     seed: int
     model: Model
@@ -78,7 +80,8 @@ def decoder() -> TokenDecoder:
 def random_world(seed: int) -> World:
     rng = random.Random(seed)
     nan_every, depth = rng.choice((0, 0, 0, 60)), rng.choice((0, 1, 2, 4))
-    model = Model(VOCAB, seed, nan_every, rng.choice((30, 80, 95)), depth, rng.choice((1, 1, 2)))
+    skill, width, window = rng.choice((30, 80, 95)), rng.choice((1, 1, 2)), rng.choice((0, 0, 0, 5))
+    model = Model(VOCAB, seed, nan_every, skill, depth, width, window)
     base = [rng.randrange(VOCAB) for _ in range(12)]
     arrivals = []
     for id in range(rng.randint(1, 5)):
@@ -107,7 +110,7 @@ def random_world(seed: int) -> World:
         rng.randint(1, 4),
         rng.choice((0, 2, 8, 30)),
         rng.random() < 0.7,
-        rng.choice((None, 0, 3)),
+        None if window else rng.choice((None, 0, 3)),
         rng.choice((0, 0, 0, 0, 20)),
         failing,
         collects,
@@ -161,9 +164,9 @@ class Run:
         nodes = model.depth * model.width
         slots = world.draft if nodes else None
         extras = [nodes] if slots is None else [nodes, slots]
-        sizes = [-(-(longest + extra) // world.block) + world.spare_blocks for extra in extras]
+        sizes = [self._blocks(longest, extra) for extra in extras]
         memory = Memory(model, world.block, [[None] * (n * world.block) for n in sizes], texts)
-        target, *drafts = [KVCacheManager(n, world.block, world.reuse) for n in sizes]
+        target, *drafts = [self._books(n) for n in sizes]
         self.faults = memory.faults
         self.resources = ResourceManager(target, drafts, [True] * len(drafts))
         drafter = HostDrafter(memory, slots, world.on_host, world.seed)
@@ -181,6 +184,15 @@ class Run:
         self.seen: dict[int, list[int]] = {r.id: [] for r in self.requests}
         self.by_step: set[int] = set()
         self._prefilled: Counter[int] = Counter()  # tokens that the ends of prompts emitted
+
+    def _books(self, num_blocks: int) -> KVCacheManager:
+        world = self.world
+        return KVCacheManager(num_blocks, world.block, world.reuse, window=world.model.window)
+
+    def _blocks(self, longest: int, extra: int) -> int:
+        """Blocks in which one request fits alone, and the spare ones."""
+        held = self._books(1).rows_held(longest, self.world.batch + self.world.spare_rows)
+        return -(-(held + extra) // self.world.block) + self.world.spare_blocks
 
     def run(self) -> list[Outcome]:
         stops = [

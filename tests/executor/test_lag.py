@@ -19,7 +19,7 @@ from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 
-from .lag_engines import Device, Launch
+from .lag_device import Device, Launch
 from .lag_worlds import Run, World, compare, random_world, with_stop
 
 LAGS = 1, 2, 3
@@ -55,7 +55,7 @@ def test_any_lag_gives_what_lag_0_gives_in_many_worlds() -> None:
 def plain_world(seed: int) -> World:
     """One in which nothing fails, and all runs on the device."""
     world = random_world(seed)
-    model = replace(world.model, nan_every=0, depth=2, width=2, skill=80)
+    model = replace(world.model, nan_every=0, depth=2, width=2, skill=80, window=0)
     plain = replace(world.arrivals[0].params, stop=(), logprobs=None, max_tokens=14)
     arrivals = tuple(
         replace(arrival, params=plain, ends=(), abort=None, watched=False)
@@ -194,11 +194,12 @@ def test_a_patch_holds_what_is_new() -> None:
     assert sorted(entered) == [0, 1]
     removed = [id for patch in patches for id in patch.removed]
     assert len(removed) == len(set(removed)) <= 2
-    told: dict[int, int] = {}
+    told: dict[int, list[int]] = {}
     for patch in patches:
-        for id, (blocks, *_) in patch.tables.items():
-            assert len(blocks) != told.get(id)
-            told[id] = len(blocks)
+        for id, tables in patch.tables.items():
+            sizes = list(map(len, tables))
+            assert sizes != told.get(id)
+            told[id] = sizes
     assert sum(len(patch.tables) for patch in patches) < sum(len(p.plan.items) for p in patches)
 
 

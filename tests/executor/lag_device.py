@@ -1,165 +1,23 @@
-"""The model of `lag_model` as a target that is told the rows of each step, with a drafter on the
-host; and as an engine that keeps its running requests on a device of its own."""
+"""The model of `lag_model` as an engine that keeps its running requests on a device of its own."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from trtspec.backends.packing import RowBatch
-from trtspec.config.kv import CacheLayout
-from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.resident import Entered, Patch
-from trtspec.executor.resources import DraftCache
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_plan import ScheduledRequest
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
-from .lag_model import Model, Rows, feed, feed_tree, slots
-
-
-@dataclass
-class Memory:
-    """What target and drafts share. caches: the target's rows, then the draft's, if it has any.
-    texts: of each request, for drafts to find. faults: what went wrong. in_flight: launches that
-    were not collected. plan, drafts: of the step that the host takes."""
-
-    model: Model
-    block: int
-    caches: list[Rows]
-    texts: Mapping[int, Sequence[int]]
-    faults: list[str] = field(default_factory=list)
-    in_flight: int = 0
-    plan: StepPlan = field(default_factory=lambda: StepPlan(()))
-    drafts: DraftBatch = field(default_factory=lambda: DraftBatch.none(0))
-
-    def draft(
-        self, request: Request, index: int, item: ScheduledRequest
-    ) -> tuple[list[int], list[int]]:
-        """The tree behind output token ``index - 1``."""
-        if not item.is_generation:
-            return [], []
-        depth = request.max_output_tokens - index - 1
-        text = self.texts[request.id]
-        return self.model.tree(request.id, text, index, item.max_nodes, depth)
-
-    def feed_draft(
-        self, tables: Sequence[Sequence[int]], tokens: Sequence[int], first: int, known: int
-    ) -> None:
-        """The rows of tokens from ``first`` on in the draft's cache, which are to be what the
-        target's are; ``known`` of these are there."""
-        places = slots(tables[1], self.block, 0, len(tokens))
-        feed(self.model, self.caches[1], places, first, tokens[first:])
-        own = [self.caches[1][place] for place in places[:known]]
-        if own != [self.caches[0][place] for place in slots(tables[0], self.block, 0, known)]:
-            self.faults.append("the draft's rows are not those of the text")
-
-
-class HostTarget:
-    """Stands in for a `ModelEngine`. failing: calls that raise."""
-
-    verifies = False
-
-    def __init__(self, memory: Memory, failing: Set[int]) -> None:
-        self.layout = CacheLayout(memory.block, 100, 1)
-        self.num_calls = 0
-        self._memory = memory
-        self._failing = failing
-
-    def forward(self, packed: RowBatch) -> tuple[Tensor, None]:
-        self.num_calls += 1
-        if self.num_calls - 1 in self._failing:
-            raise RuntimeError("a call fails on purpose")
-        if self._memory.in_flight:
-            self._memory.faults.append("the host takes a step beside the device")
-        memory, model = self._memory, self._memory.model
-        chosen: list[int | None] = []
-        planned = zip(memory.plan.items, memory.plan.blocks, memory.drafts, strict=True)
-        for item, blocks, drafts in planned:
-            request, end = item.request, item.start + item.num_rows
-            tree = drafts.tokens.tolist(), drafts.parents.tolist()
-            places = slots(blocks.tolist(), memory.block, 0, end + len(tree[0]))
-            fed = request.tokens[item.start : end]
-            rows = feed(model, memory.caches[0], places, item.start, fed)[-1:]
-            rows += feed_tree(model, memory.caches[0], places, end - 1, tree)
-            depths = [0]
-            for parent in tree[1]:
-                depths.append(1 + depths[parent + 1])
-            if item.samples:
-                index = request.num_output_tokens
-                for row, depth in zip(rows, depths, strict=True):
-                    chosen.append(model.next(row, request.seed, index + depth))
-        logits = torch.zeros(len(packed.logits_rows), model.vocab)
-        for row, token in enumerate(chosen):
-            if token is None:
-                logits[row] = torch.nan
-            else:
-                logits[row, token] = 9.0
-        return logits, None
-
-    def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
-        cache = self._memory.caches[0]
-        moved = [cache[slot] for slot in src_slots.tolist()]
-        for slot, row in zip(dst_slots.tolist(), moved, strict=True):
-            cache[slot] = row
-
-
-class HostDrafter(Drafter):
-    """Guesses the text that it knows. ``on_host``: percent of the steps whose drafts are made on
-    the host, of an executor with a device."""
-
-    live_requests: Set[int] = frozenset()
-
-    def __init__(self, memory: Memory, slots: int | None, on_host: int, seed: int) -> None:
-        model = memory.model
-        caches = () if slots is None else (DraftCacheNeeds(slots, from_tokens=True),)
-        nodes = model.depth * model.width
-        self.needs = DrafterNeeds(nodes, model.depth, caches if nodes else ())
-        self.caches: Sequence[DraftCache] = ()
-        self._memory = memory
-        self._on_host = on_host
-        self._random = random.Random(seed)
-
-    def needs_host(self) -> bool:
-        return self._random.randrange(100) < self._on_host
-
-    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
-        memory = self._memory
-        memory.plan = batch
-        trees = []
-        for item, blocks in zip(batch.items, batch.blocks, strict=True):
-            request = item.request
-            for cache in self.caches if _feeds_draft(item) else ():
-                tables = blocks.tolist(), cache.block_table(request).tolist()
-                tokens = request.tokens[: item.start + item.num_rows]
-                memory.feed_draft(tables, tokens, cache.committed(request), item.start)
-            tokens, parents = memory.draft(request, request.num_output_tokens, item)
-            trees.append(TokenTree(tokens, parents) if tokens else None)
-        memory.drafts = DraftBatch.of(trees)
-        return memory.drafts
-
-    def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
-        return [
-            tuple(
-                item.start + item.num_rows if _feeds_draft(item) else cache.committed(item.request)
-                for cache in self.caches
-            )
-            for item in batch.items
-        ]
-
-    def release(self, request_id: int) -> None:
-        pass
-
-
-def _feeds_draft(item: ScheduledRequest) -> bool:
-    return not item.is_generation or item.max_nodes > 0
+from .lag_host import Memory, feeds_draft
+from .lag_model import feed, feed_tree, slots
 
 
 @dataclass
@@ -184,11 +42,11 @@ class Held:
 
 @dataclass
 class Launch:
-    """writes: of each cache, which request may write a block."""
+    """writes: of each cache, which request may write a block, and its place if it generates."""
 
     patch: Patch
     fails: bool
-    writes: list[dict[int, int]]
+    writes: list[dict[int, tuple[int, int | None]]]
     result: StepResult | None = None
 
 
@@ -255,12 +113,13 @@ class Device:
         self.num_emitted += len(handle.result.tokens)
         return handle.result
 
-    def _claim(self, patch: Patch) -> list[dict[int, int]]:
+    def _claim(self, patch: Patch) -> list[dict[int, tuple[int, int | None]]]:
         """Blocks that the launch may write; those that others in flight may write are faults."""
         for id in self._told:
             if id in self._requests and self._requests[id].is_finished:
                 self._memory.faults.append(f"nobody removed request {id}")
-        claims: list[dict[int, int]] = [{} for _ in self._memory.caches]
+        claims: list[dict[int, tuple[int, int | None]]] = [{} for _ in self._memory.caches]
+        queue = self._queue
         for item in patch.plan.items:
             id = item.request.id
             if id not in self._told:
@@ -269,14 +128,23 @@ class Device:
             for cache, table in enumerate(self._told[id]):
                 first = (self._drafted.get(id, 0) if cache else item.start) // self._memory.block
                 for place, block in enumerate(table):
+                    if block < 0:
+                        continue
                     if place >= first:
-                        claims[cache][block] = id
-                    for other in self._queue:
-                        if other.writes[cache].get(block, id) != id:
-                            self._memory.faults.append(f"block {block} was given away in flight")
-            if _feeds_draft(item):
+                        claims[cache][block] = id, place if item.is_generation else None
+                    if any(self._writes(other.writes[cache].get(block), id) for other in queue):
+                        self._memory.faults.append(f"block {block} was given away in flight")
+            if feeds_draft(item):
                 self._drafted[id] = item.start + item.num_rows
         return claims
+
+    def _writes(self, claim: tuple[int, int | None] | None, id: int) -> bool:
+        """Whether a claim is another request's, which is not beyond that block by now."""
+        if claim is None or claim[0] == id:
+            return False
+        owner, place = claim
+        confirmed = (len(self._requests[owner].tokens) - 1) // self._memory.block
+        return place is None or place >= confirmed
 
     def _compute_all(self) -> None:
         while self._compute_next():
@@ -341,7 +209,7 @@ class Device:
         places = slots(held.tables[0], block, 0, end + len(tree[0]))
         rows = feed(model, memory.caches[0], places, start, held.tokens[start:end])[-1:]
         rows += feed_tree(model, memory.caches[0], places, end - 1, tree)
-        if len(held.rows) > 1 and _feeds_draft(item):
+        if len(held.rows) > 1 and feeds_draft(item):
             memory.feed_draft(held.tables, held.tokens[:end], held.rows[1], end)
             rollout = self._slots or 0 if item.is_generation else 0
             for place in slots(held.tables[1], block, end, end + rollout):
