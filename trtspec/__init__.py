@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from trtspec.speculative.mtp.options import MtpDecodingConfig
     from trtspec.speculative.mtp.options import MtpDecodingConfig as MTPDecodingConfig
     from trtspec.speculative.ngram.options import NGramDecodingConfig
-    from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
+    from trtspec.speculative.parallel.options import (
+        Pard2DecodingConfig,
+        PardDecodingConfig,
+        PEagleDecodingConfig,
+    )
     from trtspec.speculative.parallel.options import PardDecodingConfig as PARDDecodingConfig
     from trtspec.speculative.self_draft.options import SelfDecodingConfig
     from trtspec.speculative.suffix.options import SuffixDecodingConfig
@@ -61,6 +65,7 @@ __all__ = [
     "NGramDecodingConfig",
     "PARDDecodingConfig",
     "PEagleDecodingConfig",
+    "Pard2DecodingConfig",
     "PardDecodingConfig",
     "RequestOutput",
     "SamplingParams",
@@ -95,6 +100,7 @@ _HOMES = {
     "MedusaDecodingConfig": "trtspec.speculative.medusa.options",
     "MtpDecodingConfig": "trtspec.speculative.mtp.options",
     "NGramDecodingConfig": "trtspec.speculative.ngram.options",
+    "Pard2DecodingConfig": "trtspec.speculative.parallel.options",
     "PardDecodingConfig": "trtspec.speculative.parallel.options",
     "PEagleDecodingConfig": "trtspec.speculative.parallel.options",
     "SelfDecodingConfig": "trtspec.speculative.self_draft.options",

@@ -18,7 +18,7 @@ from .helpers import TinyModels, chain, eight_prompts, ngram, tree
 from .hybrid_drafts import hybrid
 from .medusa_heads import fitted_heads, medusa, write_heads
 from .mtp_modules import add_modules, mtp, random_module
-from .parallel_drafts import p_eagle, pard, random_p_eagle, save_pard
+from .parallel_drafts import p_eagle, pard, pard2, random_p_eagle, random_pard2, save_pard
 
 PROMPTS = eight_prompts(560)
 TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
@@ -75,6 +75,11 @@ def _medusa(models: TinyModels, root: Path) -> Made:
 def _pard(models: TinyModels, root: Path) -> Made:
     draft = models.hf("llama").__class__.from_pretrained(models.draft("llama"))
     return models.folder("llama"), pard(save_pard(draft, root), **TREE)
+
+
+def _pard2(models: TinyModels, root: Path) -> Made:
+    draft = models.hf("llama").__class__.from_pretrained(models.draft("llama"))
+    return models.folder("llama"), pard2(random_pard2(draft, models.hf("llama"), root), **TREE)
 
 
 def _p_eagle(models: TinyModels, root: Path) -> Made:
@@ -156,6 +161,7 @@ METHODS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "mtp": _mtp,
     "medusa": _medusa,
     "pard": _pard,
+    "pard2": _pard2,
     "p_eagle": _p_eagle,
     "modules": _modules,
     "dflash": _dflash,
@@ -238,6 +244,7 @@ VARIANTS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "medusa typical": _with("medusa", lossy_typical_acceptance={}),
     "pard chain": _with("pard", num_speculative_tokens=3),
     "pard static": _with("pard", **STATIC),
+    "pard2 chain": _with("pard2", num_speculative_tokens=3),
     "p_eagle chain": _with("p_eagle", num_speculative_tokens=3),
     "p_eagle static": _with("p_eagle", **STATIC),
     "dflash tree": _with("dflash", num_speculative_tokens=5, topk=2, num_draft_tokens=10),

@@ -38,6 +38,28 @@ def save_pard(hf: PreTrainedModel, folder: Path, mask_token: int = MASK) -> Path
     return folder
 
 
+def pard2(folder: Path, **shape: Any) -> dict[str, Any]:
+    return {"method": "pard2", "model": str(folder), **shape}
+
+
+def save_pard2(hf: PreTrainedModel, folder: Path, projection: Tensor, **said: Any) -> Path:
+    """As AMD's converter writes it. ``projection [H_d, n * H_t]``: in the order of the layers."""
+    save_pard(hf, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"pard2": True, "spd_type": "pard2", "pard2_proj_bias": False, **said}
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.save({"target_proj.weight": projection}, folder / "warp_model.bin")
+    return folder
+
+
+def random_pard2(draft: PreTrainedModel, target: PreTrainedModel, folder: Path) -> Path:
+    """Over the target's last state and its embeddings, in this order."""
+    width = 2 * target.config.hidden_size
+    noise = torch.Generator().manual_seed(11)
+    projection = torch.randn(draft.config.hidden_size, width, generator=noise)
+    return save_pard2(draft, folder, projection, pard2_target_layers=[-1, 0], pard2_scale=0.02)
+
+
 def random_p_eagle(hf: PreTrainedModel, folder: Path, ids: list[int] | None, layers: int) -> Path:
     """An EAGLE-3 head of several layers, with a mask."""
     random_eagle3(hf, folder, ids)
@@ -211,3 +233,51 @@ def save_right_p_eagle(folder: Path, sharpness: float) -> Path:
         "eagle_config": {LAYER_IDS: [1], "use_aux_hidden_state": True},
     }
     return write(folder, config, tensors)
+
+
+def save_right_pard2(folder: Path, sharpness: float, shifted: bool = False) -> Path:
+    """A model of two guesses that knows no token, but that a row is a mask: its token and the mode
+    are what the state before it foretells. shifted: as another one."""
+    own, mask, mode, out = V, V + 1, V + 2, V + 3
+    width = out + V
+    units = [(j, m, t) for j in (0, 1) for m in (0, 1) for t in range(2, V)]
+    config = LlamaConfig(
+        vocab_size=V,
+        hidden_size=width,
+        intermediate_size=len(units),
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=16,
+        rms_norm_eps=1e-12,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = LlamaForCausalLM(config).eval()
+    (layer,) = model.model.layers
+    gate, up = torch.zeros(len(units), width), torch.zeros(len(units), width)
+    down = torch.zeros(width, len(units))
+    for unit, (j, which, token) in enumerate(units):
+        gate[unit, token], gate[unit, mode] = 1, 1 - 2 * which
+        gate[unit, mask], gate[unit, own] = 2 * j - 1, -1.5 - j
+        up[unit, own] = 1
+        after = cycle(which)[token]
+        scale = (width / (3 + j)) ** 0.5  # of the norm, by the ones of a row
+        down[out + (cycle(which)[after] if j else after), unit] = 2 / (_BIG * scale**2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(1.0 if weight.dim() == 1 else 0.0)
+        model.model.embed_tokens.weight[:, own] = 1
+        model.model.embed_tokens.weight[MASK, mask] = 1
+        for name, weight in {"gate": _BIG * gate, "up": up, "down": down}.items():
+            getattr(layer.mlp, f"{name}_proj").weight.copy_(weight)
+        model.lm_head.weight[range(V), range(out, out + V)] = sharpness
+        model.lm_head.weight[:2, own] = -60
+    projection = torch.zeros(width, H)
+    projection[range(V), range(OUT, OUT + V)] = 50
+    projection[mode, MODE] = 50
+    if shifted:
+        projection[:V] = projection[:V].roll(1, 0)
+    layers = {"pard2_target_layers": [2], "pard2_scale": 0.02}
+    return save_pard2(model, folder, projection, **layers)

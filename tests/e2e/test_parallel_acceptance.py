@@ -30,13 +30,16 @@ from .parallel_drafts import (
     forgetful_pard,
     p_eagle,
     pard,
+    pard2,
     right_pard,
     save_pard,
     save_right_p_eagle,
+    save_right_pard2,
 )
 
 METHODS = ("pard", "p_eagle")
 CHAIN: dict[str, Any] = {"num_speculative_tokens": STEPS}
+TWO: dict[str, Any] = {"num_speculative_tokens": 2}
 STARTS = [
     [i % 2, *(token + 2 for token in random_prompt(380 + i, n, V - 2))]
     for i, n in enumerate((20, 1, 4, 39))
@@ -58,7 +61,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def rate(target: Path, method: str, draft: Path, **options: Any) -> float:
-    config = {"pard": pard, "p_eagle": p_eagle}[method](draft, **CHAIN)
+    made = {"pard": pard, "pard2": pard2, "p_eagle": p_eagle}[method]
+    config = made(draft, **(TWO if method == "pard2" else CHAIN))
     with open_llm(target, config, **options) as llm:
         for _ in range(2):  # cold, and over cached prefixes
             outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
@@ -92,6 +96,26 @@ def test_a_right_draft_guesses_the_noise(tmp_path: Path) -> None:
         assert llm.get_metrics()["acceptance_rate"] >= 0.99
     with open_llm(tmp_path / "target") as llm:
         assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_batch_size": 1},
+        {"max_batch_size": 4, "max_num_tokens": 24},
+        {"tokens_per_block": 4, "kv_cache_config": {"max_tokens": 120}},
+    ],
+    ids=["plain", "alone", "chunked", "preempted"],
+)
+def test_states_that_tell_all(
+    folders: dict[str, Path], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of tokens the model knows nothing: each row has the state before its own."""
+    draft = save_right_pard2(tmp_path / "right", 40.0)
+    assert rate(folders["target"], "pard2", draft, **options) >= 0.98
+    wrong = save_right_pard2(tmp_path / "wrong", 40.0, shifted=True)
+    assert rate(folders["target"], "pard2", wrong, **options) < 0.1
 
 
 # Drafts that are wrong somewhere.

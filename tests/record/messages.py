@@ -34,6 +34,7 @@ EVERY_METHOD: Mapping[str, str] = {
     "mtp": "mtp tree",
     "medusa": "medusa",
     "pard": "pard",
+    "pard2": "pard2",
     "p_eagle": "p_eagle",
     "dflash": "dflash",
     "ddtree": "ddtree",

@@ -118,6 +118,7 @@ METHOD = Kind(
         Spelling("medusa", "medusa", "Medusa"),
         Spelling("assistant", "assistant", "Assistant", generic=True),
         Spelling("self", "self_draft", "Self(?=Decoding|Draft|Method)", generic=True),
+        Spelling("pard2", "parallel", "Pard2|PARD2"),
         Spelling("pard", "parallel", "Pard|PARD"),
         Spelling("dflash2", "block", "DFlash2"),
         Spelling("dflash", "block", "DFlash"),

@@ -136,6 +136,7 @@ class CausalLM(nn.Module):
         rows: Rows,
         caches: Caches,
         kept: Tensor | None = None,
+        added: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]``, or
         the rows ``kept [R] i64`` of them, and, with ``capture_layers``, the captured states
@@ -145,11 +146,14 @@ class CausalLM(nn.Module):
         captured. This saves time on prompts, of which one row is asked for.
 
         The caches (see `new_caches`) are written in place. Ids of padding rows
-        must be valid too (use 0); their hidden rows mean nothing.
+        must be valid too (use 0); their hidden rows mean nothing. ``added [T, H]`` comes on top of
+        the embeddings.
         """
         x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
+        if added is not None:
+            x = x + added
         rotations = self.rotary.of_layers(rows.positions)
         given: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.per_layer is not None:

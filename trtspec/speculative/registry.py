@@ -28,7 +28,7 @@ from trtspec.speculative.hybrid.union import UnionDrafter
 from trtspec.speculative.medusa.method import MEDUSA
 from trtspec.speculative.mtp.method import MTP
 from trtspec.speculative.ngram.method import NGRAM
-from trtspec.speculative.parallel.method import P_EAGLE, PARD
+from trtspec.speculative.parallel.method import P_EAGLE, PARD, PARD2
 from trtspec.speculative.reads_part import ReadsPart
 from trtspec.speculative.self_draft.method import SELF
 from trtspec.speculative.suffix.method import SUFFIX
@@ -39,7 +39,7 @@ NO_METHOD = "none"
 """What users write for no speculation."""
 
 _BUILT_IN = (
-    *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, P_EAGLE),
+    *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, PARD2, P_EAGLE),
     *BLOCK_METHODS,
     *(ASSISTANT, SELF, EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -67,6 +67,9 @@ class StateDrafter(CachedRolloutDrafter):
     target has K/V and this cache no rows stay without: their states are gone (`DraftCache.absent`).
     """
 
+    rows_behind: ClassVar[int] = 0
+    """How many rows behind its position a state is read."""
+
     def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
         super().__init__(engine, cache, needs)
         # By request, those behind the draft cache's committed.
@@ -114,6 +117,9 @@ class StateDrafter(CachedRolloutDrafter):
             pending = self._pending.get(request.id)
             if pending is None:
                 pending = self._pending[request.id] = _Pending()
+                if self.rows_behind and start == item.start:
+                    # The state before these is none, or went with a prefix out of the cache.
+                    pending.append(hidden.new_zeros(1, hidden.shape[1]), 1)
             num_pending, count = pending.num_rows, len(hidden)
             pending.append(hidden, count)
             most = _MOST_WAITING // (hidden.shape[1] * hidden.element_size())
@@ -123,7 +129,7 @@ class StateDrafter(CachedRolloutDrafter):
                 fed = min(num_pending, num_pending + count - 1)
             if request.is_finished and batch.feeds_drafts and count:
                 # Else its next turn would find more in the target's cache than in this one.
-                rows = num_pending + count
+                rows = num_pending + count - self.rows_behind
                 fed = self._cache.rows_to_offer(request, start, rows, self._not_final)
             final = max(fed - self._not_final, 0)
             if final:
@@ -147,7 +153,25 @@ class StateDrafter(CachedRolloutDrafter):
         return super().live_requests | self._pending.keys() | self._fed.keys()
 
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
-        """Rows start .. start + count - 1 of the draft cache, each with the token after it."""
-        tokens = request.tokens[start + 1 : start + 1 + count]
+        """Rows start .. start + count - 1 of the draft cache, each with the token after its
+        state."""
+        first = start + 1 - self.rows_behind
+        tokens = request.tokens[first : first + count]
         assert len(tokens) == count, "a state's next token is known when its row is fed"
         return self._cache.rows(request, start, tokens)
+
+
+def behind_needs(config: TreeDecodingConfig) -> DrafterNeeds:
+    """Of a network whose rows read their own token and the target's state before it."""
+    return rollout_needs(config, reads_hidden=True, lookahead=0)
+
+
+class BehindDrafter(StateDrafter):
+    """The same of a network whose row p + 1 reads the state at position p, with its own token: it
+    has one row more, the first one, which reads a state of zeros."""
+
+    rows_behind = 1
+
+    @classmethod
+    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
+        return cls(*draft.cached, behind_needs(config))

@@ -16,8 +16,9 @@ from trtspec.speculative.draft_kind import (
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.parallel.network import PEagleDraft
-from trtspec.speculative.parallel.rollout import ParallelRollout
-from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
+from trtspec.speculative.parallel.pard2 import Pard2Draft
+from trtspec.speculative.parallel.rollout import ParallelRollout, RootStateRollout
+from trtspec.speculative.parallel.shape import Pard2Config, PardConfig, PEagleConfig
 from trtspec.speculative.pass_graphs import (
     feature_parts,
     feature_passes,
@@ -36,7 +37,15 @@ def _rollout(config: PardConfig | PEagleConfig, built: Built) -> DraftGraph:
     )
 
 
-def _masks(config: PardConfig | PEagleConfig, tree: TreeShape) -> int:
+def _rollout_of_roots(config: Pard2Config, built: Built) -> DraftGraph:
+    size, mask = built.layout.tokens_per_block, config.mask_token
+    return DraftGraph(
+        lambda module: RootStateRollout(module, built.tree, size, mask),
+        lambda: rollout_signature(config.decoder, built.dtype, built.layout, config.hidden_in),
+    )
+
+
+def _masks(config: PardConfig | Pard2Config | PEagleConfig, tree: TreeShape) -> int:
     """However wide the tree is."""
     return tree.num_steps - 1
 
@@ -59,6 +68,19 @@ PARD_NETWORK = DraftKind(
     slots=_masks,
     levels=MarginalTree,
     plain=_by_masks,
+)
+PARD2_NETWORK = DraftKind(
+    Pard2Config,
+    __name__,
+    lambda config, target, dtype, formats: Pard2Draft(config, target, dtype, formats=formats),
+    Pard2Draft.matrices,
+    lambda module, draft, target: module.load_weights(draft),
+    {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _rollout_of_roots},
+    feature_parts,
+    feature_passes,
+    slots=_masks,
+    lookahead=lambda config: 0,
+    levels=MarginalTree,
 )
 P_EAGLE_NETWORK = DraftKind(
     PEagleConfig,

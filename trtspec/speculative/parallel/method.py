@@ -1,4 +1,4 @@
-"""The methods pard and p_eagle.
+"""The methods pard, pard2 and p_eagle.
 
 The mask rows of a parallel draft are the engine's own affair, as the beam of another is.
 """
@@ -9,9 +9,19 @@ from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 from trtspec.speculative.eagle import Eagle3DecodingConfig
 from trtspec.speculative.parallel.checkpoint import P_EAGLE_READER, PARD_READER
-from trtspec.speculative.parallel.graphs import P_EAGLE_NETWORK, PARD_NETWORK
-from trtspec.speculative.parallel.options import PardDecodingConfig, PEagleDecodingConfig
-from trtspec.speculative.state_drafter import StateDrafter, state_needs
+from trtspec.speculative.parallel.graphs import P_EAGLE_NETWORK, PARD2_NETWORK, PARD_NETWORK
+from trtspec.speculative.parallel.options import (
+    Pard2DecodingConfig,
+    PardDecodingConfig,
+    PEagleDecodingConfig,
+)
+from trtspec.speculative.parallel.pard2_checkpoint import PARD2_READER
+from trtspec.speculative.state_drafter import (
+    BehindDrafter,
+    StateDrafter,
+    behind_needs,
+    state_needs,
+)
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
 PARD = DraftMethod(
@@ -23,6 +33,15 @@ PARD = DraftMethod(
     kinds=(PARD_NETWORK,),
     reader=PARD_READER,
     usual=("pard:8",),
+)
+PARD2 = DraftMethod(
+    Pard2DecodingConfig,
+    "PARD-2",
+    behind_needs,
+    BehindDrafter.of,
+    kinds=(PARD2_NETWORK,),
+    reader=PARD2_READER,
+    usual=("pard2:8",),
 )
 P_EAGLE = DraftMethod(
     PEagleDecodingConfig,

@@ -1,4 +1,4 @@
-"""The methods whose draft guesses all tokens in one pass: PARD and P-EAGLE."""
+"""The methods whose draft guesses all tokens in one pass: PARD, PARD-2 and P-EAGLE."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtspec.config.tree import Choices
 from trtspec.config.tree_decoding import ChoicesDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.eagle import EAGLE_ALIASES, EAGLE_FOREIGN, EagleFamilyConfig
-from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
+from trtspec.speculative.parallel.shape import Pard2Config, PardConfig, PEagleConfig
 
 _FOREIGN: Mapping[str, Foreign] = {
     "parallel_drafting": Foreign("the method says so; leave it out", (None, True)),
@@ -44,7 +44,7 @@ class ParallelDecodingConfig(ChoicesDecodingConfig):
         super().__post_init__()
 
     def check_network(self, built: DraftConfig) -> None:
-        assert isinstance(built, PardConfig | PEagleConfig), "these methods run these"
+        assert isinstance(built, PardConfig | Pard2Config | PEagleConfig), "these methods run these"
         if self.mask_token_id not in (None, built.mask_token):
             raise ConfigError(
                 f"mask_token_id={self.mask_token_id} was asked for, the draft was trained with "
@@ -70,6 +70,23 @@ class PardDecodingConfig(ParallelDecodingConfig, CutVocabularyConfig):
     `eagle_choices`)."""
 
     method: ClassVar[str] = "pard"
+    choices_key: ClassVar[str] = "choices"
+
+    choices: Choices | str | None = None
+
+
+@strict_config(
+    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, "eagle_choices": "choices"},
+    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
+    none_means_default=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class Pard2DecodingConfig(ParallelDecodingConfig):
+    """PARD-2: a PARD model that reads the target's states as well; options: see
+    `ParallelDecodingConfig` and `TreeDecodingConfig`. choices: the paths of a static tree (also
+    `eagle_choices`)."""
+
+    method: ClassVar[str] = "pard2"
     choices_key: ClassVar[str] = "choices"
 
     choices: Choices | str | None = None

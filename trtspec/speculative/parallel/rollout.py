@@ -75,18 +75,22 @@ class ParallelRollout(nn.Module):
         ids = torch.where(masked.is_mask, self.mask_token, input_ids[masked.source])
         features = None
         if hidden_in is not None:
-            network = cast(MaskedFeatureNetwork, self.model)
-            source, is_mask = (
-                x.to(hidden_in.device, non_blocking=True) for x in (masked.source, masked.is_mask)
-            )
-            states = torch.where(is_mask[:, None], network.mask_hidden, hidden_in[source])
-            features = network.fuse(states)
+            states = self._states(hidden_in, masked)
+            features = cast(FeatureNetwork, self.model).fuse(states)
         guesses = masked.guesses.flatten()
         _, ready = self.model.draft(ids, features, masked.rows, caches, guesses)
         logits = self.model.head(ready)
         marginals = logits.view(*masked.guesses.shape, -1)
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
         return tree
+
+    def _states(self, hidden_in: Tensor, masked: MaskedRows) -> Tensor:
+        """What the rows read of the target ``[T', n * H_t]``."""
+        network = cast(MaskedFeatureNetwork, self.model)
+        source, is_mask = (
+            x.to(hidden_in.device, non_blocking=True) for x in (masked.source, masked.is_mask)
+        )
+        return torch.where(is_mask[:, None], network.mask_hidden, hidden_in[source])
 
     def _with_masks(self, rows: PackedRows, last_rows: Tensor) -> MaskedRows:
         """Each request's rows with its masks behind them; padding stays at the end. Everything is
@@ -125,3 +129,10 @@ class ParallelRollout(nn.Module):
             ),
             first[:, None] + torch.arange(masks + 1, device=device),
         )
+
+
+class RootStateRollout(ParallelRollout):
+    """The same of a network whose masks read what their request's root reads."""
+
+    def _states(self, hidden_in: Tensor, masked: MaskedRows) -> Tensor:
+        return hidden_in[masked.source.to(hidden_in.device, non_blocking=True)]

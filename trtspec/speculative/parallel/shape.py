@@ -1,13 +1,15 @@
-"""PardConfig, PEagleConfig: draft networks that guess every depth in one pass, by mask rows."""
+"""The shapes of networks that guess every depth in one pass, by mask rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trtspec.config.model import ModelConfig
-from trtspec.config.strict import from_dict, strict_config
+from trtspec.config.state_reader import StateReader
+from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 from trtspec.speculative.eagle import EagleConfig
 
@@ -34,6 +36,56 @@ class PardConfig(ModelConfig):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PardConfig:
+        return from_dict(cls, data)
+
+
+@strict_config()
+@dataclass(frozen=True)
+class Pard2Config(StateReader):
+    """A PARD model whose rows read the target's state before their token, too (PARD-2, arXiv
+    2605.08632).
+
+    decoder: the language model, which has all of its parts. target_hidden_size, capture_layers,
+    draft_vocab_size, own_embedding, own_head: see `StateReader`. mask_token:
+    see `PardConfig`. scale: what the projection of the states is multiplied with before it is added
+    to an embedding. bias: that projection has one.
+    """
+
+    kind: ClassVar[str] = "pard2"
+
+    decoder: ModelConfig
+    target_hidden_size: int
+    capture_layers: tuple[int, ...]
+    draft_vocab_size: int
+    mask_token: int
+    scale: float
+    bias: bool = False
+    own_embedding: bool = True
+    own_head: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_reading()
+        check_mask_token(self.mask_token, self.decoder.vocab_size)
+        if not 0 < self.scale < math.inf:
+            raise ConfigError(f"scale={self.scale} of the states must be above 0 and finite")
+
+    def for_steps(self, num_steps: int) -> Pard2Config:
+        """Itself: one mask more makes a deeper draft."""
+        return self
+
+    def describe(self) -> str:
+        """The network in one line."""
+        return (
+            f"PARD-2 over {self.decoder.describe()}, mask token {self.mask_token}, reads layers "
+            f"{list(self.capture_layers)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` takes them back."""
+        return to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Pard2Config:
         return from_dict(cls, data)
 
 
