@@ -20,7 +20,7 @@ at::Tensor paged_tree_attention(const at::Tensor& q, const at::Tensor& k, const 
   return call.out();
 }
 
-at::Tensor paged_tree_attention_int8(
+at::Tensor paged_tree_attention_8bit(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::Tensor& k_cache,
     at::Tensor& v_cache, at::Tensor& k_scale, at::Tensor& v_scale, const at::Tensor& positions,
     const at::Tensor& slot_mapping, const at::Tensor& block_tables, const at::Tensor& query_start,
@@ -36,7 +36,7 @@ at::Tensor paged_tree_attention_int8(
 
 }  // namespace
 
-extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_paged_tree_attention_int8(
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_paged_tree_attention_8bit(
     AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle k_cache,
     AtenTensorHandle v_cache, AtenTensorHandle k_scale, AtenTensorHandle v_scale,
     AtenTensorHandle positions, AtenTensorHandle slot_mapping, AtenTensorHandle block_tables,
@@ -45,7 +45,7 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_paged_tree_attention_
     AtenTensorHandle* sinks, AtenTensorHandle* result) {
   using trtspec::optional_tensor, trtspec::tensor;
   return trtspec::run_shim(result, [&] {
-    return paged_tree_attention_int8(
+    return paged_tree_attention_8bit(
         tensor(q), tensor(k), tensor(v), tensor(k_cache), tensor(v_cache), tensor(k_scale),
         tensor(v_scale), tensor(positions), tensor(slot_mapping), tensor(block_tables),
         tensor(query_start), tensor(context_lens), tensor(is_tree), tensor(tree_mask), scale,
@@ -76,7 +76,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "Tensor query_start, Tensor context_lens, Tensor is_tree, Tensor tree_mask, float scale, "
       "int sliding_window, float soft_cap=0.0, Tensor? sinks=None) -> Tensor");
   m.def(
-      "paged_tree_attention_int8(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, "
+      "paged_tree_attention_8bit(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, "
       "Tensor(b!) v_cache, Tensor(c!) k_scale, Tensor(d!) v_scale, Tensor positions, "
       "Tensor slot_mapping, Tensor block_tables, Tensor query_start, Tensor context_lens, "
       "Tensor is_tree, Tensor tree_mask, float scale, int sliding_window, float soft_cap=0.0, "
@@ -85,5 +85,5 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {
   m.impl("paged_tree_attention", &paged_tree_attention);
-  m.impl("paged_tree_attention_int8", &paged_tree_attention_int8);
+  m.impl("paged_tree_attention_8bit", &paged_tree_attention_8bit);
 }

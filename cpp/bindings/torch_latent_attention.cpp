@@ -88,7 +88,7 @@ at::Tensor latent_tree_attention(const at::Tensor& q_latent, const at::Tensor& q
                 block_tables, query_start, context_lens, is_tree, tree_mask, scale);
 }
 
-at::Tensor latent_tree_attention_int8(
+at::Tensor latent_tree_attention_8bit(
     const at::Tensor& q_latent, const at::Tensor& q_rope, const at::Tensor& latent,
     const at::Tensor& key, at::Tensor& latent_cache, at::Tensor& key_cache,
     at::Tensor& latent_scale, at::Tensor& key_scale, const at::Tensor& slot_mapping,
@@ -115,7 +115,7 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_latent_tree_attention
   });
 }
 
-extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_latent_tree_attention_int8(
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_latent_tree_attention_8bit(
     AtenTensorHandle q_latent, AtenTensorHandle q_rope, AtenTensorHandle latent,
     AtenTensorHandle key, AtenTensorHandle latent_cache, AtenTensorHandle key_cache,
     AtenTensorHandle latent_scale, AtenTensorHandle key_scale, AtenTensorHandle slot_mapping,
@@ -123,7 +123,7 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_latent_tree_attention
     AtenTensorHandle is_tree, AtenTensorHandle tree_mask, double scale, AtenTensorHandle* result) {
   using trtspec::tensor;
   return trtspec::run_shim(result, [&] {
-    return latent_tree_attention_int8(
+    return latent_tree_attention_8bit(
         tensor(q_latent), tensor(q_rope), tensor(latent), tensor(key), tensor(latent_cache),
         tensor(key_cache), tensor(latent_scale), tensor(key_scale), tensor(slot_mapping),
         tensor(block_tables), tensor(query_start), tensor(context_lens), tensor(is_tree),
@@ -138,7 +138,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "Tensor query_start, Tensor context_lens, Tensor is_tree, Tensor tree_mask, float scale) "
       "-> Tensor");
   m.def(
-      "latent_tree_attention_int8(Tensor q_latent, Tensor q_rope, Tensor latent, Tensor key, "
+      "latent_tree_attention_8bit(Tensor q_latent, Tensor q_rope, Tensor latent, Tensor key, "
       "Tensor(a!) latent_cache, Tensor(b!) key_cache, Tensor(c!) latent_scale, "
       "Tensor(d!) key_scale, Tensor slot_mapping, Tensor block_tables, Tensor query_start, "
       "Tensor context_lens, Tensor is_tree, Tensor tree_mask, float scale) -> Tensor");
@@ -146,5 +146,5 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {
   m.impl("latent_tree_attention", &latent_tree_attention);
-  m.impl("latent_tree_attention_int8", &latent_tree_attention_int8);
+  m.impl("latent_tree_attention_8bit", &latent_tree_attention_8bit);
 }

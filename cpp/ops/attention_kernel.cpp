@@ -2,6 +2,7 @@
 #include "attention_kernel.hpp"
 
 #include "attention_unit.hpp"
+#include "float_keys.hpp"
 #include "quantise_row.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {

@@ -80,7 +80,7 @@ def test_what_is_done_anyway(options: dict[str, Any]) -> None:
         ({"max_total_tokens": 20480}, "'max_tokens'"),
         ({"dtype": torch.int8}, "dtype 'torch.int8' is not supported"),
         ({"dtype": 32}, "must be str, got int 32"),
-        ({"kv_cache_dtype": "fp8"}, "the engine's dtype"),
+        ({"kv_cache_dtype": "fp8"}, "no attention reads K/V of 8-bit floats"),
         ({"gpu_memory_utilization": 1.5}, "memory_fraction=1.5 must be above 0 and at most 1"),
         ({"gpu_memory_utilization": 0.9, "mem_fraction_static": 0.8}, "mean the same option"),
         ({"gpu_memory_utilization": 0.9, "kv_cache_config": {"free_memory_fraction": 0.4}},

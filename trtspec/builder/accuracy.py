@@ -29,6 +29,8 @@ from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops import native as native  # registers the custom ops
 
 NUM_TOKENS = 128
+NUM_CACHED = 2000
+"""Tokens over which kinds of caches are compared: a cache counts behind long prefixes."""
 MAX_COMPARED_BYTES = 4 << 30
 """Most bytes of float weights that `text_report` loads a second time."""
 _BLOCK = 16
@@ -130,6 +132,17 @@ def draft_report(engine: EngineConfig, rounded: CausalLM, found: DraftCheckpoint
     return said
 
 
+def cache_report(
+    engine: EngineConfig, target: CausalLM, model: ModelConfig, tokenizer: Path
+) -> str:
+    """What K/V of 8 bits does to the target's next-token probabilities, in one line. The same ids
+    run through the same weights over both kinds of caches."""
+    ids, what = fixed_ids(tokenizer, model, NUM_CACHED)
+    floats = replace(model, layers=engine.target.with_caches(None).layers)
+    ours, theirs = (log_probabilities(target, ids, kept) for kept in (target.config, floats))
+    return f"against {engine.build.dtype}, over {len(ids)} {what}, {_distance(theirs, ours)}"
+
+
 def _distance(theirs: Tensor, ours: Tensor) -> str:
     """Of log probabilities ``[T, V]`` from the exact ones."""
     divergence = (theirs.exp() * (theirs - ours)).sum(-1).mean()
@@ -146,33 +159,38 @@ def _perplexity(log_probabilities: Tensor, ids: Tensor) -> float:
     return float(torch.exp(-found.mean())) if len(ids) > 1 else 1.0
 
 
-def fixed_ids(folder: Path, model: ModelConfig) -> tuple[Tensor, str]:
+def fixed_ids(folder: Path, model: ModelConfig, most: int = NUM_TOKENS) -> tuple[Tensor, str]:
     """The same ids for a model each time, ``[T] i64``, and what they are: tokens of a text where
     the checkpoint has a tokenizer, random ones otherwise."""
-    count = min(NUM_TOKENS, model.usual_sequence)
+    count = min(most, model.usual_sequence)
     if has_tokenizer(folder):
         try:
-            ids = read_tokenizer(folder)(_TEXT)["input_ids"][:count]
+            ids = read_tokenizer(folder)(_TEXT)["input_ids"]
+            again = most > NUM_TOKENS  # the text is made for the usual number
+            ids = (ids * (-(-count // max(len(ids), 1)) if again else 1))[:count]
         except CheckpointError as error:
             logger.warning("%s", error)
         else:
             if ids and max(ids) < model.vocab_size:
-                return torch.tensor(ids), "tokens of a text"
+                return torch.tensor(ids), f"tokens of a {'repeated ' * again}text"
     noise = torch.Generator().manual_seed(0)
     return torch.randint(model.vocab_size, (count,), generator=noise), "random tokens"
 
 
 @torch.no_grad()
-def log_probabilities(model: CausalLM, ids: Tensor) -> Tensor:
-    """Log probabilities of the next token behind each of ``ids [T] i64``: ``[T, V] f64``."""
-    rows, caches = whole_texts(model, [len(ids)])
+def log_probabilities(model: CausalLM, ids: Tensor, kept: ModelConfig | None = None) -> Tensor:
+    """Log probabilities of the next token behind each of ``ids [T] i64``: ``[T, V] f64``. ``kept``:
+    of the caches, if they are not the model's own."""
+    rows, caches = whole_texts(model, [len(ids)], kept)
     logits = model(ids, rows, torch.arange(len(ids)), caches)[0]
     return torch.log_softmax(logits.double(), dim=-1)
 
 
-def whole_texts(model: CausalLM, lengths: Sequence[int]) -> tuple[PackedRows, Caches]:
+def whole_texts(
+    model: CausalLM, lengths: Sequence[int], kept: ModelConfig | None = None
+) -> tuple[PackedRows, Caches]:
     """The rows of texts of so many tokens, each from its beginning, one behind the other, and
-    caches for them."""
+    caches for them: those of ``kept``, or the model's."""
     blocks = [-(-length // _BLOCK) for length in lengths]
     first = [sum(blocks[:i]) for i in range(len(blocks))]
     tables = torch.zeros(len(lengths), max(blocks), dtype=torch.int32)
@@ -190,4 +208,4 @@ def whole_texts(model: CausalLM, lengths: Sequence[int]) -> tuple[PackedRows, Ca
         is_tree=torch.zeros(len(lengths), dtype=torch.bool),
         tree_mask=torch.zeros(sum(lengths), 1, dtype=torch.int64),
     )
-    return rows, new_caches(model.config, sum(blocks), _BLOCK, model.dtype)
+    return rows, new_caches(kept or model.config, sum(blocks), _BLOCK, model.dtype)

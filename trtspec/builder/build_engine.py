@@ -13,7 +13,7 @@ from torch import Tensor
 
 from checkpoint_converters import Checkpoint, DraftCheckpoint
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
-from trtspec.builder.accuracy import draft_report, rounding_report, text_report
+from trtspec.builder.accuracy import cache_report, draft_report, rounding_report, text_report
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
@@ -28,6 +28,7 @@ from trtspec.builder.packed_weights import (
 from trtspec.builder.plan import BuildPlan
 from trtspec.builder.scratch import scratch_folder
 from trtspec.builder.tokenizer import save_tokenizer
+from trtspec.config.kv import EIGHT_BITS
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import CONFIG_NAME, TOKENIZER_FOLDER, EngineConfig
 from trtspec.engine.graphs import (
@@ -102,6 +103,8 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
     # The plan may know of an end token that only the tokenizer names, and may want floats.
     ends, storage = engine.target.eos_token_ids, engine.target.storage
     config = replace(checkpoint.config, eos_token_ids=ends, storage=storage)
+    if engine.build.kv_cache_dtype == EIGHT_BITS:
+        config = config.with_caches(EIGHT_BITS)
     checkpoint = replace(checkpoint, config=config)
     _write_target(plan, checkpoint, folder / TARGET)
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):
@@ -124,6 +127,10 @@ def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None
             target = target_module(engine)
             target.load_weights(checkpoint)
             _save(target.state_dict(), folder)
+        if engine.build.kv_cache_dtype == EIGHT_BITS:
+            with progress(f"compare {EIGHT_BITS} K/V with {engine.build.dtype}"):
+                lost = cache_report(engine, target, checkpoint.config, plan.tokenizer_dir)
+            logger.info("%s K/V of the target: %s", EIGHT_BITS, lost)
         if said is None:
             with progress(f"compare {kept.name} weights with floats"):
                 cost = text_report(engine, target, checkpoint, plan.floats, plan.tokenizer_dir)

@@ -28,7 +28,7 @@ from trtspec.builder.sources import PACKAGE, code_in
 from trtspec.builder.tokenizer import tokenizer_files
 from trtspec.engine.engine_draft import EngineDraft
 
-_LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
+_LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "kv_cache_dtype")
 """Of a build, what no weight depends on; what a length does to a target is in its config."""
 _SCHEME = "packed"
 

@@ -42,6 +42,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.draft_weights import AUTO
+from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
@@ -178,6 +179,9 @@ def plan_build(
     place = place_of(backend, build.device)
     kept = partial(kept_storage, config, place=place, dtype=build.dtype)
     target = replace(target, storage=kept(target.storage))
+    if build.kv_cache_dtype == EIGHT_BITS:
+        _require_eight_bits(build)
+        target = target.with_caches(EIGHT_BITS)
     options = options_of(backend, build.backend_options)
     environment = backend.environment_to_build(build.device, options)
     options, why = backend.complete(options)
@@ -350,10 +354,28 @@ def _require_own_head(speculative: TreeDecodingConfig, draft: EngineDraft) -> No
         )
 
 
+def _require_eight_bits(build: BuildConfig) -> None:
+    """ConfigError where K/V of 8 bits is not read: by graphs that call no ops, and on CUDA."""
+    for what, value, reads in (
+        ("backend", build.backend, backend_named(build.backend).runs_ops),
+        ("device", build.device, build.device == "cpu"),
+    ):
+        if not reads:
+            raise ConfigError(
+                f"kv_cache_dtype {EIGHT_BITS}: attention of {what} {value!r} reads no K/V of 8 "
+                "bits in this version; leave it out, or build with the default backend for a CPU"
+            )
+
+
 def _require_caches(
     layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
 ) -> None:
     """ConfigError where a draft reads K/V of the target's that no other network can read."""
+    if layers and build.kv_cache_dtype == EIGHT_BITS:
+        raise ConfigError(
+            f"method {speculative.method!r} reads the target's K/V, which is not read in "
+            f"{EIGHT_BITS}; leave kv_cache_dtype out"
+        )
     if layers and not backend_named(build.backend).runs_ops:
         raise ConfigError(
             f"method {speculative.method!r} reads the target's K/V of layers "

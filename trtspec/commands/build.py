@@ -90,6 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max_batch_size", type=int, help="requests in one step")
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
     add("--max_num_tokens", type=int, help="rows of one step over all requests")
+    add("--kv_cache_dtype", help=help_texts.KV_CACHE_DTYPE)
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
     add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
@@ -334,6 +335,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr()
     names = (
         "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend", "device",
+        "kv_cache_dtype",
     )  # fmt: skip
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:

@@ -104,6 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
         help='JSON such as {"batch_sizes": [1, 2, 4]}; false: no graphs (default: on CUDA)',
     )
     add("--enforce-eager", action="store_true", help="no CUDA graphs")
+    add("--kv-cache-dtype", help=help_texts.KV_CACHE_DTYPE)
     add("--kv-cache-max-tokens", type=int, help="tokens that the KV caches hold at most")
     add("--kv-cache-free-memory-fraction", type=float, help="part of the free memory for KV caches")
     add("--enable-prefix-caching", action=_ON_OFF, help="share the blocks of equal prefixes (on)")
@@ -205,6 +206,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
         "max_tokens": args.kv_cache_max_tokens,
         "free_memory_fraction": args.kv_cache_free_memory_fraction,
         "enable_block_reuse": args.enable_prefix_caching,
+        "dtype": args.kv_cache_dtype,
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtspec.config.kv import cache_dtype
 from trtspec.config.model import DTYPES
 from trtspec.config.strict import Foreign, from_dict, nearest, strict_config, to_dict
 from trtspec.errors import ConfigError
@@ -65,7 +66,7 @@ class BuildConfig:
     embedding_weight_dtype: that of the tables of embeddings; auto: as the checkpoint has them.
     activation_dtype: in what products with quantised weights are computed: int8 (inputs are rounded
     to 8 bits, each row by itself), dtype, or auto, the former where the format has such products.
-    `resolve_build` replaces auto and None.
+    kv_cache_dtype: see `KvCacheConfig.dtype`. `resolve_build` replaces auto and None.
     """
 
     dtype: str = "auto"
@@ -81,9 +82,11 @@ class BuildConfig:
     head_weight_dtype: str = "auto"
     embedding_weight_dtype: str = "auto"
     activation_dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
+        object.__setattr__(self, "kv_cache_dtype", cache_dtype(self.kv_cache_dtype))
         for name in (
             *("weight_dtype", "head_weight_dtype", "embedding_weight_dtype", "activation_dtype"),
         ):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-CacheDtype: TypeAlias = Literal["int8"]
+from trtspec.config.kv import CacheDtype
 
 
 class CacheBuffer(NamedTuple):

@@ -5,12 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from trtspec.config.strict import Foreign, from_dict, strict_config
 from trtspec.errors import ConfigError
 
 DEFAULT_FREE_MEMORY_FRACTION = 0.5
+
+CacheDtype: TypeAlias = Literal["int8"]
+"""In what caches may be kept besides the engine's dtype: 8 bits, and a scale of each token and
+head."""
+EIGHT_BITS: CacheDtype = "int8"
+AUTO = "auto"
+_CACHE_DTYPES = {
+    **{name: name for name in (AUTO, EIGHT_BITS)},
+    "q8_0": EIGHT_BITS,  # llama.cpp
+    "int8_per_token_head": EIGHT_BITS,  # vLLM
+}
+
+
+def cache_dtype(name: str) -> str:
+    """The dtype of K/V caches from one of its spellings: auto (the engine's), or `EIGHT_BITS`.
+
+    Raises:
+        ConfigError: no attention reads such caches.
+    """
+    plain = name.removeprefix("torch.").lower()
+    if plain in _CACHE_DTYPES:
+        return _CACHE_DTYPES[plain]
+    known = ", ".join(_CACHE_DTYPES)
+    if plain.startswith("fp8"):
+        raise ConfigError(
+            f"kv_cache_dtype {name!r}: no attention reads K/V of 8-bit floats, neither on CPUs nor "
+            f"on CUDA; use {EIGHT_BITS} (supported: {known})"
+        )
+    raise ConfigError(f"kv_cache_dtype {name!r} is not supported (supported: {known})")
 
 
 @strict_config(
@@ -24,7 +53,6 @@ DEFAULT_FREE_MEMORY_FRACTION = 0.5
     foreign={
         "max_attention_window": Foreign("the model's own sliding window is used", (None,)),
         "sink_token_length": Foreign("attention sinks are not offered", (None, 0)),
-        "dtype": Foreign("the cache has the engine's dtype", (None, "auto")),
         "host_cache_size": Foreign("there is one level of cache", (None, 0)),
         "secondary_offload_min_priority": Foreign("there is one level of cache", (None,)),
         "onboard_blocks": Foreign("there is one level of cache", (None, True)),
@@ -47,14 +75,18 @@ class KvCacheConfig:
     than max_batch_size requests of max_seq_len tokens can use. With both, the smaller one counts.
     memory_fraction: in place of free_memory_fraction, the part of the device's whole memory that
     may be full once the caches are there, whatever fills it (vLLM's gpu_memory_utilization).
+    dtype: in what the target keeps K/V: auto (the engine's dtype) or int8 (also q8_0), with a scale
+    of each token and head. It is fixed when an engine is built.
     """
 
     enable_block_reuse: bool = True
     max_tokens: int | None = None
     free_memory_fraction: float = DEFAULT_FREE_MEMORY_FRACTION
     memory_fraction: float | None = None
+    dtype: str = AUTO
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", cache_dtype(self.dtype))
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"kv cache max_tokens={self.max_tokens} must be at least 1")
         for name in ("free_memory_fraction", "memory_fraction"):

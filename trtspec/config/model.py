@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from trtspec.config.cache_buffer import CacheDtype
 from trtspec.config.embedding_spec import EmbeddingSpec, HeadSpec
+from trtspec.config.kv import CacheDtype
 from trtspec.config.layer import Layers
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.rope import RopeConfig
@@ -112,8 +112,8 @@ class ModelConfig:
         """Itself: a language model drafts as deep as one likes."""
         return self
 
-    def with_caches(self, dtype: CacheDtype) -> ModelConfig:
-        """Itself, what its layers keep of tokens in 8 bits.
+    def with_caches(self, dtype: CacheDtype | None) -> ModelConfig:
+        """Itself, what its layers keep of tokens in 8 bits, or in the network's dtype.
 
         Raises:
             ConfigError: a layer cannot.

@@ -13,6 +13,7 @@ from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.builder.tokenizer import tokenizer_fingerprint, tokenizer_folder
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.config.decoding import DecodingConfig
+from trtspec.config.kv import AUTO
 from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.errors import ConfigError
 from trtspec.llmapi.limits import Limits
@@ -103,6 +104,11 @@ def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
                 f"{name}={given!r} was asked for, but the engine was built with "
                 f"{getattr(build, name)!r}; leave it out or rebuild the engine"
             )
+    if asked.kv_cache_dtype not in (AUTO, build.kv_cache_dtype):
+        raise ConfigError(
+            f"kv_cache_dtype={asked.kv_cache_dtype!r} was asked for, but the engine was built with "
+            f"{build.kv_cache_dtype!r}; leave it out or rebuild the engine"
+        )
     backend = engine.backend
     options = options_of(backend, asked.backend_options)
     built = options_of(backend, build.backend_options)

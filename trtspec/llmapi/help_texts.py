@@ -38,3 +38,9 @@ def weight_dtype() -> str:
     """Of ``--weight_dtype``, as `backend`."""
     known = one_of(weight_dtypes(), _DEFAULTS.weight_dtype)
     return f"of linear layers: {known}; auto: that of the checkpoint's weights, else --dtype"
+
+
+KV_CACHE_DTYPE = (
+    "in what the target keeps K/V: int8 (q8_0), with a scale of each token and head, on CPUs; auto "
+    "(default): --dtype"
+)

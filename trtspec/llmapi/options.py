@@ -51,9 +51,9 @@ class LLMConfig:
     graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
     are no graphs; where they are asked for, steps are padded as they would be with them.
     ``cuda_graph_max_batch_size`` bounds the graphs of None and True alone (SGLang:
-    ``cuda_graph_max_bs``). ``gpu_memory_utilization`` (SGLang: ``mem_fraction_static``): the part
-    of the device's memory that weights, KV caches and whatever else lies there may fill: the
-    ``memory_fraction`` of ``kv_cache_config``.
+    ``cuda_graph_max_bs``). ``kv_cache_dtype``: the ``dtype`` of ``kv_cache_config``.
+    ``gpu_memory_utilization`` (SGLang: ``mem_fraction_static``): the part of the device's memory
+    that weights, KV caches and whatever else lies there may fill: its ``memory_fraction``.
     """
 
     dtype: str = "auto"
@@ -64,6 +64,7 @@ class LLMConfig:
     backend: str | None = None
     device: str | None = None
     kv_cache_config: KvCacheConfig = field(default_factory=KvCacheConfig)
+    kv_cache_dtype: str | None = None
     gpu_memory_utilization: float | None = None
     cuda_graph_config: CudaGraphConfig | bool | None = None
     cuda_graph_max_batch_size: int | None = None
@@ -96,6 +97,9 @@ class LLMConfig:
                 "give one of the two"
             )
         self._graphs_of_at_most(self.cuda_graph_max_batch_size)
+        if self.kv_cache_dtype is not None:
+            cache = replace(self.kv_cache_config, dtype=self.kv_cache_dtype)
+            object.__setattr__(self, "kv_cache_config", cache)
         if self.gpu_memory_utilization is not None:
             cache = replace(self.kv_cache_config, memory_fraction=self.gpu_memory_utilization)
             object.__setattr__(self, "kv_cache_config", cache)
@@ -106,7 +110,8 @@ class LLMConfig:
         named = {name: getattr(self, name) for name in (*names, "device", *WEIGHT_OPTIONS)}
         given = {name: value for name, value in named.items() if value is not None}
         options = _plain_options(self.backend_options)
-        return BuildConfig(dtype=self.dtype, backend_options=options, **given)
+        kept = self.kv_cache_config.dtype
+        return BuildConfig(dtype=self.dtype, backend_options=options, kv_cache_dtype=kept, **given)
 
     def graph_config(self, device: str) -> CudaGraphConfig | None:
         """The sizes of an engine's graphs on that device, or of the padding alone; None for

@@ -115,8 +115,7 @@ FOREIGN: Mapping[str, Foreign] = {
     ),
     "download_dir": Foreign("set HF_HOME for where downloads go", (None,)),
     "tokenizer_mode": Foreign("tokenizers are those of transformers", (None, "auto", "hf")),
-    "kv_cache_dtype": Foreign("the cache has the engine's dtype", (None, "auto")),
-    "calculate_kv_scales": Foreign("the cache has the engine's dtype"),
+    "calculate_kv_scales": Foreign("scales of 8-bit caches are those of each token and head"),
     "enable_prefix_caching": Foreign(_REUSE, (None, True)),
     **_each("disable_radix_cache disable_kv_cache_reuse", Foreign(_REUSE)),
     **_each(

@@ -11,7 +11,7 @@ from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.models.rope import Rotation, rotate
 from trtspec.ops.attention import paged_tree_attention
 from trtspec.ops.latent_attention import latent_tree_attention
-from trtspec.ops.quantised_cache import latent_tree_attention_int8, paged_tree_attention_int8
+from trtspec.ops.quantised_cache import latent_tree_attention_8bit, paged_tree_attention_8bit
 
 Cache: TypeAlias = tuple[Tensor, ...]
 """The buffers of one layer, in the order of `MixerSpec.buffers`: of attention keys and values, of
@@ -133,7 +133,7 @@ class PackedRows(NamedTuple):
         seen = self[1:]
         if len(cache) == 4:
             latents, keys, latent_scale, key_scale = cache
-            return latent_tree_attention_int8(
+            return latent_tree_attention_8bit(
                 *(q_latent, q_rope, latent, key, latents, keys, latent_scale, key_scale),
                 *seen,
                 scale,
@@ -182,7 +182,7 @@ def attend(
     """`paged_tree_attention` of a layer over its cache."""
     if len(cache) == 4:
         k_cache, v_cache, k_scale, v_scale = cache
-        return paged_tree_attention_int8(
+        return paged_tree_attention_8bit(
             q, k, v, k_cache, v_cache, k_scale, v_scale, *rows, *scoring
         )
     k_cache, v_cache = cache

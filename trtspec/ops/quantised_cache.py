@@ -16,7 +16,7 @@ from trtspec.ops.attention import paged_tree_attention_reference
 from trtspec.ops.latent_attention import latent_tree_attention_reference
 
 
-def paged_tree_attention_int8(
+def paged_tree_attention_8bit(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -39,14 +39,14 @@ def paged_tree_attention_int8(
     """`paged_tree_attention` with ``k_cache`` and ``v_cache`` [num_blocks, block_size, Hkv, D] of
     int8, and ``k_scale`` and ``v_scale`` [num_blocks, block_size, Hkv, 1] float32. On CPUs. A row
     that is not finite is kept as NaN."""
-    result: Tensor = torch.ops.trtspec.paged_tree_attention_int8(
+    result: Tensor = torch.ops.trtspec.paged_tree_attention_8bit(
         *(q, k, v, k_cache, v_cache, k_scale, v_scale, positions, slot_mapping, block_tables),
         *(query_start, context_lens, is_tree, tree_mask, scale, sliding_window, soft_cap, sinks),
     )
     return result
 
 
-def latent_tree_attention_int8(
+def latent_tree_attention_8bit(
     q_latent: Tensor,
     q_rope: Tensor,
     latent: Tensor,
@@ -65,7 +65,7 @@ def latent_tree_attention_int8(
 ) -> Tensor:
     """`latent_tree_attention` with caches [num_blocks, block_size, 1, R] and [.., 1, P] of int8,
     and ``latent_scale`` and ``key_scale`` [num_blocks, block_size, 1, 1] float32. On CPUs."""
-    result: Tensor = torch.ops.trtspec.latent_tree_attention_int8(
+    result: Tensor = torch.ops.trtspec.latent_tree_attention_8bit(
         *(q_latent, q_rope, latent, key, latent_cache, key_cache, latent_scale, key_scale),
         *(slot_mapping, block_tables, query_start, context_lens, is_tree, tree_mask, scale),
     )
@@ -75,11 +75,11 @@ def latent_tree_attention_int8(
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Rows ``[..., D]`` as they are kept: int8 ``[..., D]`` and scales ``[..., 1] f32``."""
     most = x.float().abs().amax(-1, keepdim=True)
-    per_step = torch.where(most > 0, 127 / most, 0)
+    per_step = torch.where(most > 0, torch.full_like(most, 127) / most, 0)  # one rounding
     return (x.float() * per_step).round().to(torch.int8), most / 127
 
 
-def paged_tree_attention_int8_reference(
+def paged_tree_attention_8bit_reference(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -91,7 +91,7 @@ def paged_tree_attention_int8_reference(
     slot_mapping: Tensor,
     *others: Tensor | float | None,
 ) -> Tensor:
-    """``paged_tree_attention_int8`` in plain torch, for finite rows."""
+    """``paged_tree_attention_8bit`` in plain torch, for finite rows."""
     for rows, cache, scales in ((k, k_cache, k_scale), (v, v_cache, v_scale)):
         _write(rows, cache, scales, slot_mapping)
     keys, values = (
@@ -111,7 +111,7 @@ def paged_tree_attention_int8_reference(
     ).to(q.dtype)
 
 
-def latent_tree_attention_int8_reference(
+def latent_tree_attention_8bit_reference(
     q_latent: Tensor,
     q_rope: Tensor,
     latent: Tensor,
@@ -123,7 +123,7 @@ def latent_tree_attention_int8_reference(
     slot_mapping: Tensor,
     *others: Tensor | float,
 ) -> Tensor:
-    """``latent_tree_attention_int8`` in plain torch, for finite rows."""
+    """``latent_tree_attention_8bit`` in plain torch, for finite rows."""
     parts = ((latent, latent_cache, latent_scale), (key, key_cache, key_scale))
     floats = []
     for rows, cache, scales in parts:
@@ -151,11 +151,11 @@ def _write(rows: Tensor, cache: Tensor, scales: Tensor, slot_mapping: Tensor) ->
         scales.view(-1, *scales.shape[2:])[slot_mapping[written]] = steps
 
 
-@torch.library.register_fake("trtspec::paged_tree_attention_int8")  # type: ignore[untyped-decorator]
+@torch.library.register_fake("trtspec::paged_tree_attention_8bit")  # type: ignore[untyped-decorator]
 def _paged_fake(q: Tensor, *_: object) -> Tensor:
     return q.new_empty(q.shape)
 
 
-@torch.library.register_fake("trtspec::latent_tree_attention_int8")  # type: ignore[untyped-decorator]
+@torch.library.register_fake("trtspec::latent_tree_attention_8bit")  # type: ignore[untyped-decorator]
 def _latent_fake(q_latent: Tensor, *_: object) -> Tensor:
     return q_latent.new_empty(q_latent.shape)

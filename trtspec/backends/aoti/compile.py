@@ -44,12 +44,12 @@ class _KeepRotations(CustomGraphPass):
 _SHIMMED = (
     "head_products",
     "latent_tree_attention",
-    "latent_tree_attention_int8",
+    "latent_tree_attention_8bit",
     "linear",
     "linear_quantised",
     "moe",
     "paged_tree_attention",
-    "paged_tree_attention_int8",
+    "paged_tree_attention_8bit",
 )
 _C_TYPES = {
     "Tensor": "AtenTensorHandle",

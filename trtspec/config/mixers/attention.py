@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from trtspec.config.cache_buffer import CacheBuffer, CacheDtype, cache_buffers
+from trtspec.config.cache_buffer import CacheBuffer, cache_buffers
+from trtspec.config.kv import CacheDtype
 from trtspec.config.mixers.base import MixerSpec, Turn
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
@@ -101,7 +102,7 @@ class AttentionSpec(MixerSpec):
         size = self.head_dim
         return {"head": (size,), "all": (heads * size,), "own": (heads, size)}[self.qk_norm_over]
 
-    def with_cache(self, dtype: CacheDtype) -> AttentionSpec:
+    def with_cache(self, dtype: CacheDtype | None) -> AttentionSpec:
         """See `MixerSpec.with_cache`."""
         return dataclasses.replace(self, cache_dtype=dtype)
 

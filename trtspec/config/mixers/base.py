@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, Self
 
-from trtspec.config.cache_buffer import CacheBuffer, CacheDtype
+from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.kv import CacheDtype
 from trtspec.config.layer_part import LayerPart
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.errors import ConfigError
@@ -48,8 +49,8 @@ class MixerSpec(LayerPart):
         """What its cache is made of; empty where it has none of its own."""
         return ()
 
-    def with_cache(self, dtype: CacheDtype) -> Self:
-        """Itself, its cache in 8 bits.
+    def with_cache(self, dtype: CacheDtype | None) -> Self:
+        """Itself, its cache in 8 bits, or in the network's dtype.
 
         Raises:
             ConfigError: it has none that could be.

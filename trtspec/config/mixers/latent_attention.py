@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from trtspec.config.cache_buffer import CacheBuffer, CacheDtype, cache_buffers
+from trtspec.config.cache_buffer import CacheBuffer, cache_buffers
+from trtspec.config.kv import CacheDtype
 from trtspec.config.mixers.base import MixerSpec, Turn
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
@@ -78,7 +79,7 @@ class LatentAttentionSpec(MixerSpec):
         rows = {"latent": (1, self.kv_rank), "key": (1, self.rope_dim)}
         return cache_buffers(rows, self.cache_dtype)
 
-    def with_cache(self, dtype: CacheDtype) -> LatentAttentionSpec:
+    def with_cache(self, dtype: CacheDtype | None) -> LatentAttentionSpec:
         """See `MixerSpec.with_cache`."""
         return dataclasses.replace(self, cache_dtype=dtype)
 
