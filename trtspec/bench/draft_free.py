@@ -31,7 +31,7 @@ from trtspec.executor.drafter import Drafter
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.ops.tree import TokenTree
+from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.registry import make_drafter
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "assets" / "trtspec-tiny" / "tokenizer.json"
@@ -85,8 +85,9 @@ def measure(config: DecodingConfig, text: Sequence[int], steps: int) -> DraftTim
     for i, token in enumerate(coming[1:], 2):
         begin = time.thread_time()
         _answer(drafter, request, 1, [token])
-        tree = _draft(drafter, request)
+        drafts = _draft(drafter, request)
         times.append(time.thread_time() - begin)
+        (tree,) = drafts
         drafted += len(tree)
         right += matched_depth(tree, coming[i:])
     drafter.release(1)
@@ -142,11 +143,10 @@ def _answer(drafter: Drafter, request: Request, rows: int, tokens: Sequence[int]
     drafter.on_accepted(StepPlan((item,)), StepResult.of([tokens]))
 
 
-def _draft(drafter: Drafter, request: Request) -> TokenTree:
+def _draft(drafter: Drafter, request: Request) -> DraftBatch:
     start, nodes = len(request.tokens) - 1, drafter.needs.max_nodes
     item = ScheduledRequest(request, start, 1, True, nodes, samples=True)
-    (tree,) = drafter.prepare_draft_tokens(StepPlan((item,)))
-    return tree
+    return drafter.prepare_draft_tokens(StepPlan((item,)))
 
 
 if __name__ == "__main__":
