@@ -1,5 +1,5 @@
-"""A compiled engine whose target keeps K/V in 8 bits: Python and C++ give the same tokens and steps,
-in a batch, under pressure and behind kept prefixes."""
+"""A compiled engine whose target keeps K/V in 8 bits: Python and C++ give the same tokens and
+steps, in a batch, under pressure and behind kept prefixes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.embedding_spec import EmbeddingSpec, PerLayerSpec
 from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.feed_forwards.experts import ExpertsSpec
+from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.mixers.gated_delta import GatedDeltaSpec
 from trtspec.config.mixers.latent_attention import LatentAttentionSpec
@@ -257,6 +258,7 @@ def test_devices_without_kernels() -> None:
         "latent attention, for which cuda has no kernel": LATENTS,
         "mixtures of experts, for which cuda has no kernel": MIXTURES,
         "attention sinks, for which cuda has no kernel": sinks,
+        "K/V of 8 bits, for which cuda has no kernel": CONFIG.with_caches(EIGHT_BITS),
         r"heads of 512 elements \(up to 256\), for which cuda has no kernel": wide,
     }
     for words, config in refused.items():

@@ -355,16 +355,12 @@ def _require_own_head(speculative: TreeDecodingConfig, draft: EngineDraft) -> No
 
 
 def _require_eight_bits(build: BuildConfig) -> None:
-    """ConfigError where K/V of 8 bits is not read: by graphs that call no ops, and on CUDA."""
-    for what, value, reads in (
-        ("backend", build.backend, backend_named(build.backend).runs_ops),
-        ("device", build.device, build.device == "cpu"),
-    ):
-        if not reads:
-            raise ConfigError(
-                f"kv_cache_dtype {EIGHT_BITS}: attention of {what} {value!r} reads no K/V of 8 "
-                "bits in this version; leave it out, or build with the default backend for a CPU"
-            )
+    """ConfigError where K/V of 8 bits is not read: by graphs that call no ops."""
+    if not backend_named(build.backend).runs_ops:
+        raise ConfigError(
+            f"kv_cache_dtype {EIGHT_BITS}: attention of backend {build.backend!r} reads no K/V of "
+            "8 bits in this version; leave it out, or build with the default backend for a CPU"
+        )
 
 
 def _require_caches(

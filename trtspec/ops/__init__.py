@@ -18,7 +18,7 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 
-OPS_VERSION = 6
+OPS_VERSION = 7
 """Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
 
 __all__ = [

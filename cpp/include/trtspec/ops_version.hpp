@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 6;
+constexpr std::int64_t kOpsVersion = 7;
 
 }  // namespace trtspec
