@@ -19,13 +19,13 @@ from trtspec.executor.request import Request
 from trtspec.models.causal_lm import new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
-from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
+from trtspec.speculative.parallel.shape import Pard2Config, PardConfig, PEagleConfig
 
 from .. import inside
 from ..speculative.tree_reference import Children, assert_equal_trees, grow_product
 from ..speculative.tree_reference import Path as TokenPath
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch
-from .parallel_drafts import p_eagle, pard, random_p_eagle, save_pard
+from .parallel_drafts import p_eagle, pard, pard2, random_p_eagle, random_pard2, save_pard
 
 PROMPTS = [random_prompt(460 + i, n) for i, n in enumerate((30, 1, 17, 40))]
 PROMPTS += [random_prompt(470, 6) * 4]
@@ -45,6 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "static": {"eagle_choices": [[0], [1], [3], [1, 0], [1, 2], [3, 1], [1, 2, 0]]},
 }
 MASK = {"pard": 7, "p_eagle": 5}
+CONFIGS = {"pard": PardConfig, "pard2": Pard2Config, "p_eagle": PEagleConfig}
 
 Drafts = Callable[[str, str], dict[str, Any]]
 
@@ -57,6 +58,9 @@ def drafts(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Draf
     @cache
     def made(method: str, case: str) -> dict[str, Any]:
         folder = root / f"{method}-{case}"
+        if method == "pard2":
+            hf = models.hf(case).__class__.from_pretrained(models.draft(case))
+            return pard2(random_pard2(hf, models.hf(case), folder))
         if method == "pard":
             models.draft(case)
             hf = models.hf(case).__class__.from_pretrained(models.draft(case))
@@ -71,7 +75,7 @@ def drafts(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Draf
 @pytest.mark.parametrize(
     ("case", "method", "shape"),
     [
-        *(("llama", method, shape) for method in MASK for shape in SHAPES),
+        *(("llama", method, shape) for method in CONFIGS for shape in SHAPES),
         ("qwen3", "pard", "tree"),
         ("llama3_tied", "p_eagle", "tree"),
         ("mistral_window", "pard", "chain"),
@@ -94,8 +98,8 @@ def test_same_tokens(
         assert llm.get_metrics()["num_draft_tokens"] > 0
         assert_no_leak(llm)
         network = llm.config.drafts[0].network
-        assert isinstance(network, PardConfig if method == "pard" else PEagleConfig)
-        assert network.mask_token == MASK[method]
+        assert isinstance(network, CONFIGS[method])
+        assert network.mask_token == MASK.get(method, 1)
     with open_llm(models.folder(case), config, max_batch_size=1) as llm:
         assert tokens([llm.generate(prompt, GREEDY) for prompt in PROMPTS]) == greedy
 
@@ -107,7 +111,7 @@ class Oracle:
     def __init__(self, llm: LLM) -> None:
         engine = llm.config
         (draft,) = engine.drafts
-        assert isinstance(draft.network, PardConfig | PEagleConfig)
+        assert isinstance(draft.network, PardConfig | Pard2Config | PEagleConfig)
         self.layout, self.config = engine.layout, draft.network
         self.shape: TreeShape = draft.speculation.tree
         self.blocks = torch.arange(self.layout.blocks_per_sequence, dtype=torch.int32)
@@ -122,11 +126,15 @@ class Oracle:
     def children(self, text: Sequence[int], sampling: SamplingColumns) -> Children:
         masks = [self.config.mask_token] * (self.shape.num_steps - 1)
         features, own = None, list(text)
-        if isinstance(self.config, PEagleConfig):
+        if not isinstance(self.config, PardConfig):
             _, hidden = self.target.forward(
                 pack([RowGroup(text[:-1], 0, self.blocks)], self.layout)
             )
             assert hidden is not None
+        if isinstance(self.config, Pard2Config):
+            every = (torch.zeros_like(hidden[:1]), hidden, hidden[-1:].expand(len(masks), -1))
+            features = self.network.fuse(torch.cat(every))
+        if isinstance(self.config, PEagleConfig):
             unknown = self.network.mask_hidden.expand(len(masks), -1)
             features, own = self.network.fuse(torch.cat((hidden, unknown))), own[1:]
         (ids, *rows), _, _ = pack([RowGroup([*own, *masks], 0, self.blocks)], self.layout)
@@ -197,6 +205,21 @@ def test_every_rollout(
             tokens(llm.generate(PROMPTS, FILTERED, use_tqdm=False))
         assert len(rows) > 20
         assert (sum(step.num_preempted for step in steps) > 0) == (way == "preempted")
+        assert_no_leak(llm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", "chunked", "padded"])
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_every_rollout_over_states_before(
+    models: TinyModels, drafts: Drafts, shape: str, way: str
+) -> None:
+    """The same of PARD-2 while no prefix is cached, behind which its first row reads no state."""
+    config = {**drafts("pard2", "llama"), **SHAPES[shape]}
+    with open_llm(models.folder("llama"), config, **WAYS[way]) as llm:
+        rows = check_rollouts(llm)
+        tokens(llm.generate(PROMPTS, FILTERED, use_tqdm=False))
+        assert len(rows) > 20
         assert_no_leak(llm)
 
 

@@ -9,13 +9,13 @@ from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 from trtspec.speculative.eagle import Eagle3DecodingConfig
 from trtspec.speculative.parallel.checkpoint import P_EAGLE_READER, PARD_READER
+from trtspec.speculative.parallel.checkpoint_pard2 import PARD2_READER
 from trtspec.speculative.parallel.graphs import P_EAGLE_NETWORK, PARD2_NETWORK, PARD_NETWORK
 from trtspec.speculative.parallel.options import (
     Pard2DecodingConfig,
     PardDecodingConfig,
     PEagleDecodingConfig,
 )
-from trtspec.speculative.parallel.pard2_checkpoint import PARD2_READER
 from trtspec.speculative.state_drafter import (
     BehindDrafter,
     StateDrafter,
