@@ -180,21 +180,10 @@ CALLED = {"plain": "none", "chain": "draft_model", "tree": "draft_model", "modul
 NOT_ON_ONNX = ("assistant", "self")
 """Refused there: one reads blocks of the target's caches, the other keeps weights of few bits."""
 SELDOM_ON_ONNX = (
-    *(
-        "ddtree",
-        "eagle",
-        "hybrid_of_blocks",
-        "jetspec",
-        "modules",
-        "mtp",
-        "p_eagle",
-        "pard",
-        "pard2",
-    ),
+    *("ddtree", "eagle", "hybrid_of_blocks", "jetspec", "modules", "mtp", "p_eagle", "pard"),
 )
 """Made of graphs that others export: of DFlash's network, of EAGLE-3's, of a draft model's and its
-masks; `tests/cpp/test_onnx.py` runs all but `ddtree`, `jetspec`, `hybrid_of_blocks`,
-`mtp` and `pard2`."""
+masks; `tests/cpp/test_onnx.py` runs all but `ddtree`, `jetspec`, `hybrid_of_blocks` and `mtp`."""
 
 
 def _with(name: str, **options: Any) -> Callable[[TinyModels, Path], Made]:

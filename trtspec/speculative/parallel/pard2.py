@@ -73,10 +73,11 @@ class Pard2Draft(nn.Module):
         rows: Rows,
         caches: Caches,
         kept: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor]:
-        """See `DraftNetwork.draft`; what comes next reads no features of this pass."""
+    ) -> tuple[Tensor, Tensor]:
+        """See `DraftNetwork.draft`; what follows a row reads what that one has read."""
+        assert features is not None, "this network reads features"
         hidden, _ = self.model.trunk(input_ids, rows, caches, kept, features)
-        return None, hidden
+        return features if kept is None else features[kept], hidden
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `DraftNetwork.head`."""
