@@ -21,7 +21,9 @@ from .helpers import (
     tokens,
     watch,
 )
+from .hybrid_drafts import hybrid
 from .known_texts import KnownTexts
+from .parallel_drafts import pard2, random_pard2
 
 PROMPTS = eight_prompts(360)
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -99,6 +101,16 @@ def test_preemption(heads: Folders, shape: str) -> None:
     variant = VARIANT_OF.get(shape, "plain")
     fewer = {"budget": 64} if shape == "jetspec" else {}
     heads.assert_same_when_preempted("llama", heads.config("llama", variant, shape, **fewer))
+
+
+def test_in_a_hybrid(heads: Folders) -> None:
+    """Each reads its own of the target's states."""
+    models, root = heads.models, heads.root
+    draft = models.hf("llama").__class__.from_pretrained(models.draft("llama"))
+    states_before = random_pard2(draft, models.hf("llama"), root / "pard2")
+    members = [heads.config("llama", VARIANT_OF[shape], shape) for shape in ("dspark", "dflash2")]
+    members.append(pard2(states_before, num_speculative_tokens=2))
+    heads.assert_same("llama", hybrid(*members))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
