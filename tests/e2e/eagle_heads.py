@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -125,6 +125,17 @@ ONE, MODE, OUT = V, V + 1, V + 2
 _LENGTH = 4.0**0.5
 """Of a finished state: token, constant, mode and next token, each 1."""
 _BIG = 60.0
+
+
+def with_norms(folder: Path) -> Path:
+    """A head as EAGLE-3.1: each state is normed by itself, and a pass is fed the normed output."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    hidden, joined = tensors["fc.weight"].shape
+    noise = torch.Generator().manual_seed(31)
+    for state in range(joined // hidden):
+        tensors[f"fc_norm.{state}.weight"] = 0.5 + torch.rand(hidden, generator=noise)
+    return write(folder, config | {"fc_norm": True, "norm_output": True}, tensors)
 
 
 def cycle(mode: int) -> list[int]:

@@ -14,7 +14,7 @@ from trtspec.errors import EngineError
 from trtspec.speculative.eagle.shape import EagleConfig
 
 from .. import inside
-from .eagle_heads import eagle, random_eagle1, random_eagle3
+from .eagle_heads import eagle, random_eagle1, random_eagle3, with_norms
 from .helpers import (
     GREEDY_24,
     PARAMS_40,
@@ -36,8 +36,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 METHODS = ("eagle", "eagle3")
 CROSS = [("llama", m, s) for m in METHODS for s in SHAPES]
+CROSS += [("llama", "eagle3.1", "chain"), ("qwen3", "eagle3.1", "tree")]
 CROSS += [("qwen3", m, "tree") for m in METHODS]
-EACH = [("llama", "eagle3", "tree"), ("qwen3", "eagle", "static"), ("llama", "eagle", "chain")]
+EACH = [
+    ("llama", "eagle3", "tree"),
+    ("llama", "eagle3.1", "tree"),
+    ("qwen3", "eagle", "static"),
+    ("llama", "eagle", "chain"),
+]
 
 
 class Heads(KnownTexts):
@@ -54,10 +60,11 @@ class Heads(KnownTexts):
             return random_eagle1(hf, folder)
         counts = Counter(token for text in self.greedy(case) for token in text)
         common = [token for token, _ in counts.most_common(16)]
-        return random_eagle3(hf, folder, common, modelopt=case == "llama")
+        random_eagle3(hf, folder, common, modelopt=case == "llama")
+        return with_norms(folder) if method == "eagle3.1" else folder
 
     def config(self, case: str, method: str, shape: str) -> dict[str, Any]:
-        return eagle(self.folder(case, method), method, **SHAPES[shape])
+        return eagle(self.folder(case, method), method.removesuffix(".1"), **SHAPES[shape])
 
 
 @pytest.fixture(scope="module")
