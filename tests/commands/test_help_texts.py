@@ -110,9 +110,9 @@ def test_public_configs() -> None:
 
 
 def rows(text: str, header: str) -> set[str]:
-    """The first cells of the table below such a header."""
+    """What the first cells of the table below such a header name."""
     table = text[text.index(header) :].split("\n\n")[0].splitlines()[2:]
-    return {re.findall(r"`(\w+)`", line.split("|")[1])[0] for line in table}
+    return {name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])}
 
 
 def test_tables_of_the_pages() -> None:
