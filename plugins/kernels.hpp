@@ -90,6 +90,8 @@ struct AcceptParams {
   const std::int32_t* block_tables;  // [B, table_width]
   std::int64_t table_width;
   std::int64_t block_size;
+
+  const std::int32_t* forced;  // [B], as trtspec::accept; may be null
 };
 
 cudaError_t accept(const AcceptParams& params, cudaStream_t stream);

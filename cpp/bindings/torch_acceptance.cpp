@@ -13,8 +13,9 @@ namespace {
 using at::Tensor;
 
 std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
-                                  const Tensor& parents, const Tensor& row_start) {
-  const trtspec::AcceptanceCall call(sampled, tokens, parents, row_start);
+                                  const Tensor& parents, const Tensor& row_start,
+                                  const std::optional<Tensor>& forced) {
+  const trtspec::AcceptanceCall call(sampled, tokens, parents, row_start, forced);
   const int64_t rows = call.rows();
   const int64_t requests = call.requests();
   const int32_t* start = call.row_start.const_data_ptr<int32_t>();
@@ -31,7 +32,8 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
   const int64_t wrong = trtspec::accept(
       call.sampled.const_data_ptr<int64_t>(), call.tokens.const_data_ptr<int64_t>(),
       call.parents.const_data_ptr<int32_t>(), start, requests, width,
-      accepted_rows.mutable_data_ptr<int32_t>(), num_emitted.mutable_data_ptr<int32_t>());
+      accepted_rows.mutable_data_ptr<int32_t>(), num_emitted.mutable_data_ptr<int32_t>(),
+      call.forced_data());
   TORCH_CHECK(wrong < 0, "accept: request ", wrong,
               " has a node whose parent is not an earlier row of the request");
   return {accepted_rows, num_emitted};
@@ -41,7 +43,8 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(
-      "accept(Tensor sampled, Tensor tokens, Tensor parents, Tensor row_start) "
+      "accept(Tensor sampled, Tensor tokens, Tensor parents, Tensor row_start, "
+      "Tensor? forced=None) "
       "-> (Tensor, Tensor)");
 }
 

@@ -79,9 +79,14 @@ struct RowSamplerHolder : torch::CustomClassHolder {
     return made;
   }
 
-  // What becomes of them by logits on the host.
-  Columns verify(const Ints& sequences, int64_t drafts, const at::Tensor& logits) {
-    return columns_of(trtspec::verify(inputs_of(sequences, drafts), logits, sample_here));
+  // What becomes of them by logits on the host. forced: see `accept`; empty: nothing is.
+  Columns verify(const Ints& sequences, int64_t drafts, const at::Tensor& logits,
+                 const Ints& forced) {
+    trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
+    TORCH_CHECK(forced.empty() || forced.size() == sequences.size(), "sampling: ", forced.size(),
+                " forced counts for ", sequences.size(), " requests");
+    inputs.forced.assign(forced.begin(), forced.end());
+    return columns_of(trtspec::verify(inputs, logits, sample_here));
   }
 
   // The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what

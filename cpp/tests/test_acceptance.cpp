@@ -1,5 +1,6 @@
 #include <trtspec/acceptance.hpp>
 
+#include <algorithm>
 #include <vector>
 
 #include "check.hpp"
@@ -25,6 +26,28 @@ void two_requests_in_one_call() {
   CHECK_EQ(count[1], 1);
 }
 
+void forced_walks_take_so_many_nodes() {
+  // Root -> {7, 8}, 8 -> 9, 7 -> 5, 5 -> 6; nothing that was sampled is drafted.
+  const Ids tokens{0, 7, 8, 9, 5, 6};
+  const Ints parents{-1, 0, 0, 2, 1, 4}, starts{0, 6};
+  const auto walk = [&](std::int32_t nodes, std::int64_t sampled) {
+    const Ids all(6, sampled);
+    Ints rows(6), count(1);
+    CHECK_EQ(trtspec::accept(all.data(), tokens.data(), parents.data(), starts.data(), 1, 6,
+                             rows.data(), count.data(), &nodes),
+             -1);
+    CHECK(std::all_of(rows.begin() + count[0], rows.end(), [](auto row) { return row == -1; }));
+    rows.resize(std::size_t(count[0]));
+    return rows;
+  };
+  CHECK(walk(0, 40) == Ints({0}));
+  CHECK(walk(1, 40) == Ints({0, 1}));
+  CHECK(walk(2, 40) == Ints({0, 2, 3}));  // the first row of that depth
+  CHECK(walk(9, 40) == Ints({0, 1, 4, 5}));
+  CHECK(walk(-1, 8) == Ints({0, 2}));  // not forced
+  CHECK(walk(3, -1) == Ints({0}));     // a broken row
+}
+
 void a_malformed_request_is_named() {
   const Ids ids(3, 0);
   const Ints starts{0, 1, 3};
@@ -41,6 +64,7 @@ void a_malformed_request_is_named() {
 
 int main() {
   two_requests_in_one_call();
+  forced_walks_take_so_many_nodes();
   a_malformed_request_is_named();
   return check_result();
 }

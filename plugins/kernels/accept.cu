@@ -14,6 +14,25 @@ __device__ std::int64_t slot_at(const AcceptParams& a, std::int64_t b, std::int6
          position % a.block_size;
 }
 
+// Writes the path to the first row of depth `nodes`, or of the deepest there is; returns its rows.
+__device__ int forced_path(const AcceptParams& a, int first, int rows, int nodes,
+                           std::int32_t* path) {
+  int last = 0, deepest = 0;
+  for (int row = 1; row < rows; ++row) {
+    int depth = 0;
+    for (int above = row; above > 0; above = a.parents[first + above]) ++depth;
+    if (depth <= nodes && depth > deepest) last = row, deepest = depth;
+  }
+  for (int place = deepest; place >= 0; --place) {
+    path[place] = last;
+    last = a.parents[first + last];
+  }
+  for (int place = 0; place <= deepest; ++place) {
+    if (a.sampled[first + path[place]] < 0) return place + 1;
+  }
+  return deepest + 1;
+}
+
 // One warp a request. A child's row lies behind its parent's, so the walk is one pass over the
 // rows, 32 at a time.
 __global__ void __launch_bounds__(kWarps * kLanes)
@@ -39,13 +58,24 @@ __global__ void __launch_bounds__(kWarps * kLanes)
   // Lane 0 keeps the walk.
   const auto step = [&](int place, int row) {
     a.accepted_rows[out + place] = row;
-    if (a.emitted != nullptr) a.emitted[out + place] = a.sampled[first + row];
+    if (a.emitted != nullptr) {
+      if (place > 0) a.emitted[out + place - 1] = a.tokens[first + row];
+      a.emitted[out + place] = a.sampled[first + row];
+    }
     if (a.src_slots == nullptr || row == place) return moves(place, -1, -1);
     const std::int64_t context = a.context_lens[b];
     moves(place, slot_at(a, b, context + row), slot_at(a, b, context + place));
   };
   int emitted = 0;
-  if (valid) {
+  const int nodes = valid && a.forced != nullptr ? a.forced[b] : -1;
+  if (nodes >= 0) {  // of benchmarks alone, so by one lane
+    if (lane == 0) emitted = forced_path(a, first, rows, nodes, a.accepted_rows + out);
+    __syncwarp();  // before others pad what it wrote
+    emitted = __shfl_sync(kWarp, emitted, 0);
+    for (int place = 0; lane == 0 && place < emitted; ++place) {
+      step(place, a.accepted_rows[out + place]);
+    }
+  } else if (valid) {
     int current = 0;
     if (lane == 0) step(0, 0);
     emitted = 1;

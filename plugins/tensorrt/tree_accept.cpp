@@ -44,6 +44,7 @@ cudaError_t TreeAccept::launch(const Call& call) const {
           .block_tables = nullptr,
           .table_width = 0,
           .block_size = 0,
+          .forced = nullptr,
       },
       call.stream);
 }

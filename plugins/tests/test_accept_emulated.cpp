@@ -24,6 +24,7 @@ void accept_equals_cpu() {
     const int requests = 1 + below(9);
     std::vector<std::int32_t> starts = {0}, parents, contexts, tables;
     std::vector<std::int64_t> tokens, sampled;
+    std::vector<std::int32_t> forced;
     std::int64_t width = 0;
     const std::int64_t block_size = 1 + below(20), table_width = 300 / block_size + 1;
     for (int b = 0; b < requests; ++b) {
@@ -37,7 +38,10 @@ void accept_equals_cpu() {
       }
       starts.push_back(starts.back() + rows);
       contexts.push_back(below(150));
+      forced.push_back(below(12) - 1);
     }
+    const std::int32_t* const counts = round % 2 == 0 ? nullptr : forced.data();
+    if (round % 3 == 1) sampled[std::size_t(below(int(sampled.size())))] = -1;
     if (round % 5 == 4) parents.back() = 1000;  // the last request may be malformed
     for (std::int64_t i = 0; i < requests * table_width; ++i) tables.push_back(below(1000));
     width += below(3);
@@ -46,7 +50,7 @@ void accept_equals_cpu() {
         count_got(requests, -7);
     const std::int64_t wrong =
         trtspec::accept(sampled.data(), tokens.data(), parents.data(), starts.data(), requests,
-                        width, rows_want.data(), count_want.data());
+                        width, rows_want.data(), count_want.data(), counts);
     std::vector<std::int64_t> emitted(size, -7), src(size, -7), dst(size, -7);
     const trtspec::cuda::AcceptParams params{
         .sampled = sampled.data(), .tokens = tokens.data(), .parents = parents.data(),
@@ -54,7 +58,7 @@ void accept_equals_cpu() {
         .accepted_rows = rows_got.data(), .num_emitted = count_got.data(),
         .emitted = emitted.data(), .src_slots = src.data(), .dst_slots = dst.data(),
         .context_lens = contexts.data(), .block_tables = tables.data(),
-        .table_width = table_width, .block_size = block_size};
+        .table_width = table_width, .block_size = block_size, .forced = counts};
     CHECK_EQ(trtspec::cuda::accept(params, nullptr), cudaSuccess);
     if (wrong >= 0) {
       CHECK_EQ(wrong, requests - 1);
@@ -72,7 +76,11 @@ void accept_equals_cpu() {
       for (std::int64_t i = 0; i < width; ++i) {
         const std::size_t at = std::size_t(b * width + i);
         const std::int64_t row = rows_want[at];
-        CHECK_EQ(emitted[at], row < 0 ? -1 : sampled[std::size_t(starts[std::size_t(b)] + row)]);
+        const std::int64_t next = i + 1 < width ? rows_want[at + 1] : -1;
+        const std::int64_t start = starts[std::size_t(b)];
+        CHECK_EQ(emitted[at], row < 0    ? -1
+                              : next < 0 ? sampled[std::size_t(start + row)]
+                                         : tokens[std::size_t(start + next)]);
         const bool moves = row >= 0 && row != i;
         const std::int64_t context = contexts[std::size_t(b)];
         CHECK_EQ(src[at], moves ? slot(b, context + row) : -1);

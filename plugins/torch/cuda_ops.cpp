@@ -91,9 +91,10 @@ std::tuple<Tensor, Tensor> draft_candidates(
 // P of accepted_rows is R, the rows of all requests: how many one has is known to the device only.
 // A malformed request has num_emitted 0.
 std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
-                                  const Tensor& parents, const Tensor& row_start) {
+                                  const Tensor& parents, const Tensor& row_start,
+                                  const std::optional<Tensor>& forced) {
   const c10::cuda::CUDAGuard guard(sampled.device());
-  const trtspec::AcceptanceCall call(sampled, tokens, parents, row_start);
+  const trtspec::AcceptanceCall call(sampled, tokens, parents, row_start, forced);
   const auto options = sampled.options().dtype(at::kInt);
   Tensor accepted_rows = at::empty({call.requests(), call.rows()}, options);
   Tensor num_emitted = at::empty({call.requests()}, options);
@@ -106,6 +107,7 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
   params.width = call.rows();
   params.accepted_rows = accepted_rows.mutable_data_ptr<int32_t>();
   params.num_emitted = num_emitted.mutable_data_ptr<int32_t>();
+  params.forced = call.forced_data();
   C10_CUDA_CHECK(trtspec::cuda::accept(params, stream_of(sampled)));
   return {accepted_rows, num_emitted};
 }

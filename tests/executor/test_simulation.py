@@ -22,7 +22,7 @@ from .judging import Verified, judge
 V = 40
 EOS = 0
 CHAIN = TokenTree.chain([5, 6, 7, 8])
-# The root's first child is a leaf; its second one leads to depth 4.
+# The root's first child is a leaf; its second one leads to depth 4, in two ways.
 TREE = TokenTree([11, 12, 13, 14, 15, 16, 17, 18], [-1, -1, 1, 1, 2, 3, 5, 4])
 SHALLOW = TokenTree([21, 22], [-1, -1])
 
@@ -80,12 +80,12 @@ def test_one_accepts_everything_along_the_deepest_path() -> None:
     requests = [new_request(i) for i in range(4)]
     verdicts = verify((1.0,) * 6, requests, trees)
     paths = [accepted_tokens(tree, v) for tree, v in zip(trees, verdicts, strict=True)]
-    assert paths == [[5, 6, 7, 8], [12, 13, 15, 18], [21], []]
+    assert paths == [[5, 6, 7, 8], [12, 14, 16, 17], [21], []]
     assert [v.tokens[-1] for v in verdicts] == [39] * 4  # the bonus is the target's own
 
 
-def test_the_first_child_that_leads_deep_enough_is_taken() -> None:
-    for length, path in ((1, [11]), (2, [12, 13]), (3, [12, 13, 15]), (4, [12, 13, 15, 18])):
+def test_the_first_node_of_that_depth_ends_the_path() -> None:
+    for length, path in ((1, [11]), (2, [12, 13]), (3, [12, 13, 15]), (4, [12, 14, 16, 17])):
         (verdict,) = verify((1.0,) * length, [new_request()], [TREE])
         assert accepted_tokens(TREE, verdict) == path
 

@@ -37,6 +37,34 @@ def walk(sampled: list[int], tokens: list[int], parents: list[int]) -> list[int]
     return rows[0, :length].tolist()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_forced_walks(data: st.DataObject) -> None:
+    """As the reference says, beside walks that are not forced, and broken rows."""
+    sampled, tokens, parents, starts = [], [], [], [0]
+    forced = data.draw(st.lists(st.integers(-1, 5), min_size=1, max_size=4))
+    for _ in forced:
+        rows = data.draw(st.integers(1, 9))
+        parents += [-1, *(data.draw(st.integers(0, row - 1)) for row in range(1, rows))]
+        tokens += data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
+        sampled += data.draw(st.lists(st.integers(-1, 2), min_size=rows, max_size=rows))
+        starts.append(starts[-1] + rows)
+    columns = torch.tensor(sampled), torch.tensor(tokens)
+    rest = [torch.tensor(x, dtype=torch.int32) for x in (parents, starts, forced)]
+    found, expected = accept(*columns, *rest), accept_reference(*columns, *rest)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    plain, (_, emitted) = accept(*columns, *rest[:2])[1], found
+    for b, count in enumerate(forced):
+        if count < 0:
+            assert emitted[b] == plain[b]
+        elif min(sampled) >= 0:
+            own = parents[starts[b] : starts[b + 1]]
+            depths = [0]
+            for parent in own[1:]:
+                depths.append(depths[parent] + 1)
+            assert emitted[b] == 1 + min(count, max(depths))
+
+
 ROOT = (-7, -1)  # its token is not read
 
 CASES = {

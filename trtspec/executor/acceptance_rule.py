@@ -9,11 +9,12 @@ import numpy.typing as npt
 from torch import Tensor
 
 from trtspec.executor.request import Request
+from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.ops.tree import TokenTree
 
 
-class AcceptanceRule(Protocol):
-    """Decides which drafts are accepted; without one, those that the target itself emits are."""
+class HostRule(Protocol):
+    """Decides which drafts are accepted, once it knows what the target emits of each row."""
 
     def force(
         self, request: Request, tree: TokenTree, sampled: npt.NDArray[np.int64], logits: Tensor
@@ -23,3 +24,7 @@ class AcceptanceRule(Protocol):
         rule wants. ``logits [1 + n, V]`` f32 are those that were sampled from. Not called in a step
         without drafts, where there is nothing to decide."""
         ...
+
+
+AcceptanceRule = HostRule | SimulatedAcceptance
+"""What decides which drafts are accepted; without one, those that the target itself emits are."""

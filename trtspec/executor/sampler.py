@@ -14,6 +14,7 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.verification import Verification, places
 from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
@@ -26,7 +27,8 @@ class Sampler:
     """Has the target's rows verified: applies each request's options, samples every row and walks
     every tree.
 
-    ``rule``: accept other drafts than those that the target emits; the text is then not its own.
+    ``rule``: accept other drafts than those that the target emits, or as many as are drawn; the
+    text is then not its own.
     """
 
     def __init__(self, rule: AcceptanceRule | None = None) -> None:
@@ -100,23 +102,29 @@ class Sampler:
             for change, own in zip(changes, places(drafts.counts), strict=True):
                 if change is not None:
                     change.apply(logits[own])
-        if not self._forces(drafts) and logits.device.type == "cpu":
-            result = self._rows.verify(requests, drafts, logits)
+        rule, forced = self._rule if self._forces(drafts) else None, list[int]()
+        if isinstance(rule, SimulatedAcceptance):
+            forced, rule = [rule.accepted(request) for request in requests], None
+        if rule is None and logits.device.type == "cpu":
+            result = self._rows.verify(requests, drafts, logits, forced)
             return Verification(requests, hidden, lambda: result, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, drafts)
-        *columns, drafted, above, row_start = self._staging.to_device([*values, *nodes])
+        if forced:
+            nodes.append(torch.tensor(forced, dtype=torch.int32))
+        placed = self._staging.to_device([*values, *nodes])
+        columns, walked = placed[: len(values)], placed[len(values) :]
         sampled = sample(logits, *columns)
-        if self._rule is not None and self._forces(drafts):
+        if rule is not None:
             choices = sampled.cpu()
             owned = zip(requests, drafts, places(drafts.counts), strict=True)
             for request, tree, own in owned:
-                self._rule.force(request, tree, choices[own].numpy(), logits[own])
+                rule.force(request, tree, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
         outputs = VerifyOutputs(sampled)
         if any(drafts.counts):
-            outputs = VerifyOutputs(sampled, *accept(sampled, drafted, above, row_start))
+            outputs = VerifyOutputs(sampled, *accept(sampled, *walked))
         return self._decided(requests, drafts, hidden, outputs, raw)
 
     def _decided(

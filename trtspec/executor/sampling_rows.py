@@ -41,9 +41,16 @@ class SamplingRows:
         made: list[Tensor] = self._tensors(*self._asked(requests, drafts))
         return made[:7], made[7:]
 
-    def verify(self, requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> StepResult:
-        """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees."""
-        return _result(self._verify(*self._asked(requests, drafts), logits))
+    def verify(
+        self,
+        requests: Sequence[Request],
+        drafts: DraftBatch,
+        logits: Tensor,
+        forced: Sequence[int] = (),
+    ) -> StepResult:
+        """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees.
+        ``forced``: of each request, see `accept`; left out, of none."""
+        return _result(self._verify(*self._asked(requests, drafts), logits, forced))
 
     def decode(
         self, requests: Sequence[Request], drafts: DraftBatch, outputs: VerifyOutputs

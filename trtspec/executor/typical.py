@@ -29,7 +29,7 @@ class TypicalAcceptance:
     def force(
         self, request: Request, tree: TokenTree, sampled: npt.NDArray[np.int64], logits: Tensor
     ) -> None:
-        """See `AcceptanceRule.force`."""
+        """See `HostRule.force`."""
         if not len(tree) or request.params.temperature == 0.0:
             return
         rows = tree.row_parents()[1:]  # the row that verifies each node

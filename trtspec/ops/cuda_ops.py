@@ -96,13 +96,19 @@ def draft_candidates(
 
 
 def accept(
-    sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor
+    sampled: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    row_start: Tensor,
+    forced: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`trtspec.ops.acceptance.accept`, as it is on CUDA: P is R."""
     kinds = (torch.int64, torch.int64, torch.int32, torch.int32)
     sampled, tokens, parents, row_start = _checked(
         "accept", (sampled, tokens, parents, row_start), kinds
     )
+    if forced is not None:
+        (forced,) = _checked("accept", (forced,), (torch.int32,))
     requests, width = len(row_start) - 1, len(sampled)
     accepted_rows = sampled.new_empty((requests, width), dtype=torch.int32)
     num_emitted = sampled.new_empty(requests, dtype=torch.int32)
@@ -115,6 +121,7 @@ def accept(
         width=width,
         accepted_rows=accepted_rows.data_ptr(),
         num_emitted=num_emitted.data_ptr(),
+        forced=0 if forced is None else forced.data_ptr(),
     )
     kernels, stream = kernels_on(sampled)
     kernels.accept(params, stream)

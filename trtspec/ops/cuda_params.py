@@ -79,6 +79,7 @@ class AcceptParams(Parameters):
         ("block_tables", ctypes.c_void_p),
         ("table_width", ctypes.c_int64),
         ("block_size", ctypes.c_int64),
+        ("forced", ctypes.c_void_p),
     )
 
 

@@ -78,25 +78,51 @@ VerifyInputs::VerifyInputs(std::span<const SampledRequest> requests) : requests(
   }
 }
 
+namespace {
+
+// What the last row that was walked emits. Only a forced walk ends above a node that carries what
+// was sampled: a miss then has the lowest id that is on no child and does not end the text.
+std::int64_t bonus_token(const VerifyInputs& inputs, std::size_t request, std::int32_t last,
+                         const std::int64_t* sampled) {
+  const auto first = std::size_t(inputs.starts[request]);
+  const auto rows = std::size_t(inputs.starts[request + 1]) - first;
+  const auto is_child = [&](std::int64_t token) {
+    for (std::size_t row = 1; row < rows; ++row) {
+      if (inputs.parents[first + row] == last && inputs.tokens[first + row] == token) {
+        return true;
+      }
+    }
+    return false;
+  };
+  std::int64_t token = sampled[first + std::size_t(last)];
+  if (!is_child(token)) return token;
+  const auto ends = inputs.requests[request].end_tokens;
+  for (token = 0; is_child(token) || std::ranges::count(ends, token) > 0;) ++token;
+  return token;
+}
+
+}  // namespace
+
 StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted) {
   StepResult result;
   for (std::size_t i = 0; i < inputs.requests.size(); ++i) {
     const std::int32_t* path = accepted + static_cast<std::int64_t>(i) * width;
-    const auto emits = [&](std::int32_t place) {
-      return sampled[inputs.starts[i] + path[place]];
-    };
-    std::int32_t count = emitted[i];
+    const auto start = std::size_t(inputs.starts[i]);
+    const std::int32_t walked = emitted[i];
+    const std::int64_t bonus =
+        walked > 0 ? bonus_token(inputs, i, path[walked - 1], sampled) : -1;
     // What came before a row without a usable number stands; the next step fails.
-    if (count > 0 && emits(count - 1) < 0) --count;
+    const std::int32_t count = bonus < 0 ? std::max(walked - 1, 0) : walked;
     if (count == 0) {
       result.add(FinishReason::error);
       continue;
     }
     const auto first = std::size_t(result.start.back());
-    for (std::int32_t place = 0; place < count; ++place) {
-      result.tokens.push_back(emits(place));
+    for (std::int32_t place = 1; place < walked; ++place) {
+      result.tokens.push_back(inputs.tokens[start + std::size_t(path[place])]);
     }
+    if (count == walked) result.tokens.push_back(bonus);
     const SampledRequest& request = inputs.requests[i];
     const TextEnd end =
         text_end(std::span(result.tokens).subspan(first), request.end_tokens, request.remaining);
@@ -122,7 +148,8 @@ StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const Sa
   std::vector<std::int32_t> accepted(static_cast<std::size_t>(count * width));
   std::vector<std::int32_t> emitted(static_cast<std::size_t>(count));
   if (trtspec::accept(sampled.data(), inputs.tokens.data(), inputs.parents.data(), starts,
-                      count, width, accepted.data(), emitted.data()) >= 0) {
+                      count, width, accepted.data(), emitted.data(),
+                      inputs.forced.empty() ? nullptr : inputs.forced.data()) >= 0) {
     throw std::logic_error("a draft has a node before its parent");
   }
   return decode(inputs, sampled.data(), accepted.data(), width, emitted.data());

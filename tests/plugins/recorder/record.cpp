@@ -32,7 +32,7 @@ int main() {
       take(p.sampled), take(p.tokens), take(p.parents), take(p.row_start), take(p.requests);
       take(p.width), take(p.accepted_rows), take(p.num_emitted), take(p.emitted);
       take(p.src_slots), take(p.dst_slots), take(p.context_lens), take(p.block_tables);
-      take(p.table_width), take(p.block_size);
+      take(p.table_width), take(p.block_size), take(p.forced);
       error = cuda::accept(p, stream);
     } else if (call == "tree_mask") {
       cuda::TreeMaskParams p{};

@@ -65,6 +65,7 @@ struct VerifyInputs {
   std::vector<std::int32_t> parents;  // the parent's row in its request; -1 for roots
   std::vector<std::int32_t> starts;   // the first row of each request, and the number of rows
   std::vector<SampledRequest> requests;
+  std::vector<std::int32_t> forced;  // of each request, see `accept`; empty: of none
 
   explicit VerifyInputs(std::span<const SampledRequest> requests);
 };
