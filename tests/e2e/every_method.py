@@ -258,6 +258,3 @@ VARIANTS: Mapping[str, Callable[[TinyModels, Path], Made]] = {
     "extract_hidden_states": _extract,
 }
 """Other trees and uses of these methods, and methods that draft nothing of an engine's."""
-
-TIMED = ("adaptive", "adaptive hybrid", "auto", "auto with a draft")
-"""Of these, those whose drafts follow from measured times."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from .store import Entries, Methods
-
-_LISTS = ("tokens", "accepted")
-"""Last words of entries that hold a list for every prompt."""
 
 
 def methods_moved(recorded: Methods, seen: Methods) -> list[str]:
@@ -36,7 +32,7 @@ def entries_moved(where: str, recorded: Entries, seen: Entries) -> list[str]:
         elif key not in recorded:
             lines.append(f"{where}: {key} is new: {seen[key]!r:.100}")
         elif recorded[key] != seen[key]:
-            lines += _differences(where, key, recorded[key], seen[key])
+            lines.append(f"{where}: {key}: {recorded[key]!r} != {seen[key]!r}")
     return lines
 
 
@@ -55,31 +51,3 @@ def messages_moved(
             elif old[case] != new[case]:
                 lines.append(f"{where}:\n    was {old[case]}\n    now {new[case]}")
     return lines
-
-
-def _differences(where: str, key: str, old: Any, new: Any) -> list[str]:
-    if key.startswith("graph "):
-        return [f"{where}: {key} changed: normal form {old} -> {new}"]
-    per_prompt = key.split()[-1] in _LISTS and isinstance(old, list) and isinstance(new, list)
-    if not per_prompt or len(old) != len(new):
-        return [f"{where}: {key}: {old!r} != {new!r}"]
-    lines = []
-    for prompt, (was, now) in enumerate(zip(old, new, strict=True)):
-        if was == now:
-            continue
-        if key.endswith("tokens"):
-            lines.append(f"{where}: {key} of prompt {prompt} differ {_first(was, now)}")
-        else:
-            lines.append(
-                f"{where}: {key} drafts of prompt {prompt}, steps by number accepted: "
-                f"{was} != {now}"
-            )
-    return lines
-
-
-def _first(was: list[int], now: list[int]) -> str:
-    """Where two texts part."""
-    for index, (old, new) in enumerate(zip(was, now, strict=False)):
-        if old != new:
-            return f"from index {index}: {old} != {new}"
-    return f"in length: {len(was)} != {len(now)}"

@@ -1,6 +1,5 @@
-"""Record what every method does: ``python -m tests.record.make``. Prints and writes what moved.
+"""Record what every method compiles: ``python -m tests.record.make``. Prints and writes what moved.
 
-Runs of compiled engines are recorded again only with ``--compiled``: that takes minutes a method.
 ``--show eagle3 aoti draft/rollout.pt2`` prints a graph's normal form, to see what moved in it.
 """
 
@@ -17,14 +16,12 @@ from ..e2e.every_method import NOT_ON_ONNX
 from . import store
 from .compare import entries_moved, messages_moved, methods_moved
 from .messages import messages
-from .observe import ALL, COMPILED, TIMED, TOKENS, Workshop, temporary_workshop, versions
-from .parts import run_part
+from .observe import ALL, Workshop, temporary_workshop, versions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.record.make", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="METHOD", help="these alone, no messages")
-    parser.add_argument("--compiled", action="store_true", help="run compiled engines as well")
     parser.add_argument("--check", action="store_true", help="print what moved, write nothing")
     parser.add_argument("--show", nargs=3, metavar=("METHOD", "BACKEND", "GRAPH"))
     args = parser.parse_args(argv)
@@ -38,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.show:
                 print(shop.graph_text(*args.show), end="")
                 return 0
-            return _record(shop, args.only, args.compiled, args.check)
+            return _record(shop, args.only, args.check)
 
 
-def _record(shop: Workshop, only: Sequence[str] | None, compiled: bool, check: bool) -> int:
+def _record(shop: Workshop, only: Sequence[str] | None, check: bool) -> int:
     old = store.read() if (store.DATA / "made_with.json").exists() else store.Record()
     new = store.Record(versions(), shop.checkpoints(), methods={}, messages=old.messages)
     for method in ALL:
@@ -49,20 +46,14 @@ def _record(shop: Workshop, only: Sequence[str] | None, compiled: bool, check: b
             if method in old.methods:
                 new.methods[method] = old.methods[method]
             continue
-        kept = run_part(old.methods.get(method, {}).get("aoti", {}))
-        run = shop.ran(method, "aoti") if compiled and method in COMPILED else kept
-        runs = [name for name in ("eager", "onnx") if name != "onnx" or method not in NOT_ON_ONNX]
+        built = [name for name in ("eager", "onnx") if name != "onnx" or method not in NOT_ON_ONNX]
         new.methods[method] = {
-            **{name: {**shop.ran(method, name), **shop.folder(method, name)} for name in runs},
-            "aoti": {**run, **shop.exported(method)},
+            **{name: shop.folder(method, name) for name in built},
+            "aoti": shop.exported(method),
         }
         print(f"{method}: seen", file=sys.stderr)
     if not only:
         new.messages = messages(shop)
-    for method in ALL:
-        if method in new.methods and method not in TIMED:
-            entries = new.methods[method]["eager"]
-            new.texts.setdefault(shop.target(method), {key: entries[key] for key in TOKENS})
     moved = [
         *entries_moved("made with", {**old.versions}, {**new.versions}),
         *entries_moved("checkpoints", {**old.checkpoints}, {**new.checkpoints}),
@@ -72,8 +63,7 @@ def _record(shop: Workshop, only: Sequence[str] | None, compiled: bool, check: b
     print("\n".join(moved) or "nothing moved")
     if check:
         return 1 if moved else 0
-    targets = {method: shop.target(method) for method in new.methods}
-    for name in store.write(new, targets):
+    for name in store.write(new):
         print(f"wrote {Path('data') / name}")
     return 0
 

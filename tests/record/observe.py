@@ -1,4 +1,4 @@
-"""What a method does on a backend, as flat entries: texts, drafts, calls, contract, graphs."""
+"""What a method compiles on a backend, as flat entries: contract, weights, graphs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from safetensors import safe_open
 
-from trtspec import LLM, build
+from trtspec import build
 
-from ..e2e.every_method import GEMMA4, LIMITS, METHODS, PROMPTS, TIMED, VARIANTS
-from ..e2e.helpers import GREEDY_24, SAMPLED_24, TinyModels
+from ..e2e.every_method import GEMMA4, LIMITS, METHODS, VARIANTS
+from ..e2e.helpers import TinyModels
 from . import adapter
 from .graph_text import digest, exported_text, onnx_text, summary
 
@@ -23,13 +23,6 @@ Entries = dict[str, Any]
 """A line of the record each: what it is about, and a plain value."""
 
 ALL = {**METHODS, **VARIANTS}
-COMPILED = ("plain", "ngram", "tree", "eagle3", "dflash")
-"""Those of which compiled engines are run; of the others the graphs are exported only."""
-_CHOSEN = (0, 1, 6, 7)  # of the prompts: one in chunks, one of a token, one that repeats itself
-RUN_PROMPTS = [PROMPTS[i] for i in _CHOSEN]
-RUNS = {"greedy": [GREEDY_24] * len(_CHOSEN), "sampled": [SAMPLED_24[i] for i in _CHOSEN]}
-TOKENS = ("greedy tokens", "sampled tokens")
-_COUNTS = ("num_steps", "num_draft_tokens", "num_target_calls", "num_draft_calls")
 _ELSEWHERE = ("fingerprints", "environment", "weights")
 """Parts of a contract that name a machine, versions or checkpoints, and those that the record has
 of the weight files themselves."""
@@ -50,36 +43,6 @@ class Workshop:
         root = self.root / method.replace(" ", "-")
         root.mkdir(parents=True, exist_ok=True)
         return ALL[method](self.models, root)
-
-    def target(self, method: str) -> str:
-        """The name of the method's target, under which its text is kept."""
-        return self.made(method)[0].name
-
-    def ran(self, method: str, backend: str) -> Entries:
-        """Texts of four prompts at once, greedy and then sampled over what is cached of them, what
-        was drafted and accepted, and the engines' calls."""
-        checkpoint, speculation = self.made(method)
-        entries: Entries = {}
-        options = {**LIMITS, "backend": backend, "skip_tokenizer_init": True}
-        with LLM(checkpoint, speculation, **options) as llm:
-            before = llm.get_metrics()
-            for run, params in RUNS.items():
-                outputs = llm.generate(RUN_PROMPTS, params, use_tqdm=False)
-                after = llm.get_metrics()
-                for output in outputs:
-                    if output.error is not None:
-                        raise output.error
-                (texts,) = zip(*([o.outputs[0].token_ids] for o in outputs), strict=True)
-                entries[f"{run} tokens"] = list(texts)
-                if method not in TIMED:
-                    entries[f"{run} accepted"] = [list(o.metrics.histogram) for o in outputs]
-                    counts = {name: after[name] - before[name] for name in _COUNTS}
-                    entries |= {f"{run} {name}": count for name, count in counts.items()}
-                where = [o.outputs[0].kv_transfer_params for o in outputs]
-                if all(where):
-                    entries[f"{run} states"] = [_states(w["hidden_states_path"]) for w in where]
-                before = after
-        return entries
 
     def folder(self, method: str, backend: str) -> Entries:
         """The contract, the weights and the graphs of an engine folder; without aoti's graphs,
@@ -113,7 +76,7 @@ class Workshop:
 
     def checkpoints(self) -> dict[str, str]:
         """What the targets hold: another version of a library may fill them otherwise."""
-        names = sorted({self.target(method) for method in METHODS} - _OTHERS)
+        names = sorted({self.made(method)[0].name for method in METHODS} - _OTHERS)
         files = {name: self.models.folder(name) / "model.safetensors" for name in names}
         return {name: digest(file.read_bytes()) for name, file in files.items()}
 
@@ -147,11 +110,6 @@ def _weights(path: Path) -> str:
             exact = "" if tensor.is_floating_point() else digest(tensor.numpy().tobytes())
             lines.append(f"{name} {tensor.dtype} {list(tensor.shape)} {exact}")
     return f"{digest(chr(10).join(lines))}, {len(lines)} tensors"
-
-
-def _states(path: str) -> dict[str, list[int]]:
-    with safe_open(path, framework="pt") as file:
-        return {name: list(file.get_tensor(name).shape) for name in sorted(file.keys())}
 
 
 def temporary_workshop() -> tuple[Workshop, tempfile.TemporaryDirectory[str]]:

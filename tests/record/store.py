@@ -1,8 +1,7 @@
 """The record on disk: JSON files whose entries are a line each, one file a method.
 
-What all backends of a method have in common is written once. A text that is its target's own is
-written as the target's name, and a part of a contract that another method has as well as a
-reference to ``parts.json``.
+What all backends of a method have in common is written once, and a part of a contract that another
+method has as well as a reference to ``parts.json``.
 """
 
 from __future__ import annotations
@@ -19,47 +18,39 @@ Methods = dict[str, dict[str, Entries]]
 
 DATA = Path(__file__).parent / "data"
 _COMMON = "every backend"
-_TABLES = ("made_with", "texts", "parts", "messages")
-_PART = re.compile(r"contract (target|build|draft|drafts\[\d+\]\.network)\.")
+_TABLES = ("made_with", "parts", "messages")
+_PART = re.compile(r"contract (build|(facts\.)?(target|draft)|drafts\[\d+\]\.network)\.")
 
 
 @dataclass
 class Record:
     """versions and checkpoints: what the rest was recorded with. methods: of each, by backend.
-    texts: of each target. messages: of each group of bad inputs, by its name."""
+    messages: of each group of bad inputs, by its name."""
 
     versions: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, str] = field(default_factory=dict)
-    texts: dict[str, Entries] = field(default_factory=dict)
     methods: Methods = field(default_factory=dict)
     messages: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def read(folder: Path = DATA) -> Record:
-    made_with, texts, parts, messages = (_load(folder / f"{name}.json") for name in _TABLES)
+    made_with, parts, messages = (_load(folder / f"{name}.json") for name in _TABLES)
     methods = {}
     for path in sorted((folder / "methods").glob("*.json")):
         stored = _load(path)
-        method, target, common = (stored.pop(key) for key in ("method", "target", _COMMON))
+        method, common = (stored.pop(key) for key in ("method", _COMMON))
         methods[method] = {
-            backend: _whole({**common, **own}, texts.get(target, {}), parts)
-            for backend, own in stored.items()
+            backend: _whole({**common, **own}, parts) for backend, own in stored.items()
         }
-    return Record(made_with["versions"], made_with["checkpoints"], texts, methods, messages)
+    return Record(made_with["versions"], made_with["checkpoints"], methods, messages)
 
 
-def write(record: Record, targets: Mapping[str, str], folder: Path = DATA) -> list[str]:
-    """Write what differs from the files; returns their names. ``targets``: of the methods."""
+def write(record: Record, folder: Path = DATA) -> list[str]:
+    """Write what differs from the files; returns their names."""
     parts: dict[str, Entries] = {}
     methods: dict[str, Any] = {}
     for method, backends in record.methods.items():
-        target = targets[method]
-        text = record.texts.get(target, {})
-        named = {
-            backend: {k: target if k in text and text[k] == v else v for k, v in entries.items()}
-            for backend, entries in backends.items()
-        }
-        first, *others = named.values()
+        first, *others = backends.values()
         common = {
             key: value
             for key, value in first.items()
@@ -67,15 +58,14 @@ def write(record: Record, targets: Mapping[str, str], folder: Path = DATA) -> li
         }
         methods[f"methods/{file_name(method)}"] = {
             "method": method,
-            "target": target,
             _COMMON: _short(common, method, parts),
             **{
                 backend: {k: v for k, v in entries.items() if k not in common}
-                for backend, entries in named.items()
+                for backend, entries in backends.items()
             },
         }
     made_with = {"versions": record.versions, "checkpoints": record.checkpoints}
-    tables = zip(_TABLES, (made_with, record.texts, parts, record.messages), strict=True)
+    tables = zip(_TABLES, (made_with, parts, record.messages), strict=True)
     files = {**{f"{name}.json": content for name, content in tables}, **methods}
     written = []
     (folder / "methods").mkdir(parents=True, exist_ok=True)
@@ -109,14 +99,14 @@ def _short(entries: Entries, method: str, parts: dict[str, Entries]) -> Entries:
     return kept
 
 
-def _whole(entries: Entries, text: Entries, parts: Mapping[str, Entries]) -> Entries:
+def _whole(entries: Entries, parts: Mapping[str, Entries]) -> Entries:
     """The inverse of what `write` shortens."""
     whole: Entries = {}
     for key, value in entries.items():
         if key.endswith("."):
             whole |= {f"{key}{name}": own for name, own in parts[value].items()}
         else:
-            whole[key] = text[key] if key in text and isinstance(value, str) else value
+            whole[key] = value
     return whole
 
 
