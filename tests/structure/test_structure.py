@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from trtspec.backends.registry import backends
+from trtspec.speculative.registry import methods
+
 from .allowed import LIST, ROOT, new, read, unneeded
 from .rules import violations
+from .spellings import BACKEND, METHOD
 from .violation import Violation
 from .walk import Tree
 
@@ -23,3 +27,9 @@ def test_nothing_new_breaks_a_rule(found: list[Violation]) -> None:
 def test_the_list_allows_nothing_that_is_gone(found: list[Violation]) -> None:
     messages = unneeded(found, read(LIST.read_text()))
     assert not messages, "\n" + "\n".join(messages)
+
+
+def test_every_method_and_backend_has_a_spelling() -> None:
+    """What no table names, no rule watches."""
+    assert {each.name for each in METHOD.spellings} == set(methods())
+    assert {each.name for each in BACKEND.spellings} == set(backends())
