@@ -96,7 +96,7 @@ def test_kv() -> None:
     assert KvCacheConfig.from_dict(data) == KvCacheConfig(False, 64, 0.2)
     with pytest.raises(ConfigError, match="max_tokens=0"):
         KvCacheConfig(max_tokens=0)
-    with pytest.raises(ConfigError, match="`dtype`='fp8' is refused"):
+    with pytest.raises(ConfigError, match="kv_cache_dtype 'fp8': no attention reads"):
         KvCacheConfig.from_dict({"dtype": "fp8"})
 
 

@@ -67,12 +67,12 @@ def lower_with_plugins(engine: EngineShape, part: Part) -> Graph:
         parents = torch.zeros(WANTED, dtype=torch.int32)
         row_start = torch.zeros(BATCH + 1, dtype=torch.int32)
         return Signature(
-            (*rows, view, wanted, columns, parents, row_start, *tensors),
+            (*rows, view, wanted, columns, parents, row_start, tensors),
             (
                 *PaddedInputs(s, s, b, s, starts, b, b, s),
                 {0: Dim(SEEN, min=1, max=length)},
                 *(r, [r] * len(columns), r, starts),
-                *cache_dims,
+                cache_dims,
             ),
         )
 
