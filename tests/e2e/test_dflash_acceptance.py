@@ -206,5 +206,5 @@ def test_prefixes_that_were_never_fed_are_noticed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefill chunks that write nothing: what a prefix hit finds in the draft cache is zero."""
-    monkeypatch.setattr(BlockDraft, "forward", lambda self, ids, rows, hidden, k, v: (hidden,))
+    monkeypatch.setattr(BlockDraft, "forward", lambda self, ids, rows, hidden, caches: (hidden,))
     assert rate(root, "cached") < 0.3
