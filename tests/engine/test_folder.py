@@ -74,8 +74,8 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 
 def test_another_format_version(folder: Path) -> None:
-    edit(folder, lambda data: data.update(format_version=9))
-    with pytest.raises(EngineError, match="has engine format 9, this trtspec reads 8; rebuild"):
+    edit(folder, lambda data: data.update(format_version=10))
+    with pytest.raises(EngineError, match="has engine format 10, this trtspec reads 9; rebuild"):
         open_folder(folder)
 
 

@@ -294,9 +294,9 @@ def test_rows_compacted_in_several_calls(
     moved: list[int] = []
     compact = module.kv_compact
 
-    def watched(k: Any, v: Any, src: Tensor, dst: Tensor) -> None:
+    def watched(buffers: Any, src: Tensor, dst: Tensor) -> None:
         moved.append(len(src))
-        compact(k, v, src, dst)
+        compact(buffers, src, dst)
 
     with open_llm(models.folder("llama")) as plain:
         expected = tokens(plain.generate(prompts, SAMPLED[:3], use_tqdm=False))
