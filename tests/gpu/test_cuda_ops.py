@@ -80,8 +80,8 @@ def test_kv_compact(dtype: torch.dtype) -> None:
     caches = [torch.randn(6, 16, 2, 24).to(dtype) for _ in range(4)]
     source, wanted = torch.tensor([9, 14, 40, -1]), torch.tensor([8, 9, 39, 3])
     moved = on_cuda(caches)
-    cuda_ops.kv_compact(moved[:2], moved[2:], source.cuda(), wanted.cuda())
-    kv_compact(caches[:2], caches[2:], source, wanted)
+    cuda_ops.kv_compact(moved, source.cuda(), wanted.cuda())
+    kv_compact(caches, source, wanted)
     for found, expected in zip(moved, caches, strict=True):
         assert torch.equal(found.cpu(), expected)
 

@@ -264,7 +264,7 @@ def test_kv_compact(dtype: torch.dtype) -> None:
         src = torch.randperm(70 * 16, generator=generator)[:pairs]
         dst = torch.randperm(70 * 16, generator=generator)[:pairs]
         src[::7] = -1
-        kv_compact(device_caches[:3], device_caches[3:], src.cuda(), dst.cuda())
-        kv_compact_reference(caches[:3], caches[3:], src, dst)
+        kv_compact(device_caches, src.cuda(), dst.cuda())
+        kv_compact_reference(caches, src, dst)
         for got, want in zip(device_caches, caches, strict=True):
             assert torch.equal(got.cpu(), want)
