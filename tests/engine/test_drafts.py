@@ -21,12 +21,14 @@ from trtspec.formats.plain import ROWS
 from trtspec.models.linear import Linear
 from trtspec.speculative.assistant.shape import AssistantConfig
 from trtspec.speculative.block.dflash import DFlashConfig
+from trtspec.speculative.block.dflash2 import DFlash2Config
+from trtspec.speculative.block.dspark import DSparkConfig
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.eagle.shape import EagleConfig
 from trtspec.speculative.medusa.shape import MedusaConfig
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig
-from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
+from trtspec.speculative.parallel.shape import Pard2Config, PardConfig, PEagleConfig
 from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict
 
 from ..tiny_config import tiny_config
@@ -43,6 +45,14 @@ DRAFTS: dict[str, DraftConfig] = {
     "mtp_modules": MtpModulesConfig(MODULE, 4),
     "medusa": MedusaConfig(4, 1, 16, 70, (2,)),
     "dflash": DFlashConfig(MODEL, 16, (0, 1), 4, 3, (True, False), 70),
+    "dflash2": DFlash2Config(MODEL, 16, (0, 1), 4, 3, (True, False), 70, conv_group_size=8),
+    "dspark": DSparkConfig(
+        *(MODEL, 16, (0, 1), 4, 3, (True, False), 70),
+        markov_rank=4,
+        markov_head="gated",
+        confidence=True,
+    ),
+    "pard2": Pard2Config(MODEL, 16, (0, 1), 70, mask_token=69, scale=0.5),
     "assistant": AssistantConfig(MODEL, (0, 1), 16, (2,)),
 }
 
