@@ -21,11 +21,13 @@ BODIES = {
 @pytest.mark.parametrize("path", BODIES)
 def test_waiting_requests_of_a_lower_priority_are_served_first(serve: Serve, path: str) -> None:
     ended: list[str] = []
+    # So long that no thread of a client is as late as an answer takes.
+    long = {**BODIES[path], "max_tokens": 200, "ignore_eos": True}
     bodies = {
-        "runs": {**BODIES[path], "max_tokens": 200, "ignore_eos": True},
-        "low": {**BODIES[path], "priority": 2**40},
-        "plain": BODIES[path],
-        "high": {**BODIES[path], "priority": -1, "stream": True},
+        "runs": long,
+        "low": {**long, "priority": 2**40},
+        "plain": long,
+        "high": {**long, "priority": -1, "stream": True},
     }
     with serve(llm={"scheduling_policy": "priority", "max_batch_size": 1}) as server:
 
