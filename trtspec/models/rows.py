@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -130,16 +131,8 @@ class PackedRows(NamedTuple):
     ) -> Tensor:
         """See `Rows.attend_latents`; the caches are written in place."""
         q_rope, key = rotate(q_rope, rotation), rotate(key.unsqueeze(1), rotation).squeeze(1)
-        seen = self[1:]
-        if len(cache) == 4:
-            latents, keys, latent_scale, key_scale = cache
-            return latent_tree_attention_8bit(
-                *(q_latent, q_rope, latent, key, latents, keys, latent_scale, key_scale),
-                *seen,
-                scale,
-            )
-        latents, keys = cache
-        return latent_tree_attention(q_latent, q_rope, latent, key, latents, keys, *seen, scale)
+        op = _reader(cache, latent_tree_attention, latent_tree_attention_8bit)
+        return op(q_latent, q_rope, latent, key, *cache, *self[1:], scale)
 
     def read(
         self,
@@ -180,13 +173,15 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, cache: Cache, rows: PackedRows, scoring: Scoring
 ) -> Tensor:
     """`paged_tree_attention` of a layer over its cache."""
-    if len(cache) == 4:
-        k_cache, v_cache, k_scale, v_scale = cache
-        return paged_tree_attention_8bit(
-            q, k, v, k_cache, v_cache, k_scale, v_scale, *rows, *scoring
-        )
-    k_cache, v_cache = cache
-    return paged_tree_attention(q, k, v, k_cache, v_cache, *rows, *scoring)
+    op = _reader(cache, paged_tree_attention, paged_tree_attention_8bit)
+    return op(q, k, v, *cache, *rows, *scoring)
+
+
+def _reader(
+    cache: Cache, plain: Callable[..., Tensor], of_8_bits: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """The op that reads a cache: one of 8 bits has two buffers of scales behind its own two."""
+    return plain if len(cache) == 2 else of_8_bits
 
 
 def flat_slots(block_tables: Tensor, positions: Tensor, tokens_per_block: int) -> Tensor:
