@@ -14,6 +14,7 @@
 
 #include <cuda_runtime_api.h>
 #include <trtspec/attention.hpp>
+#include <trtspec/logits_mask.hpp>
 #include <trtspec/sampling.hpp>
 
 #include <cstddef>
@@ -115,6 +116,11 @@ std::size_t sample_workspace(std::int64_t rows, std::int64_t vocab);
 cudaError_t sample(const float* logits, std::int64_t rows, std::int64_t vocab,
                    const SamplingRows& params, std::int64_t* ids, void* workspace,
                    cudaStream_t stream);
+
+// The contract of trtspec::mask_logits; the arrays in `mask` lie on the device. bias_rows are not
+// checked. At most 65535 rows.
+cudaError_t mask_logits(float* logits, std::int64_t rows, std::int64_t vocab,
+                        const LogitsMask& mask, cudaStream_t stream);
 
 inline constexpr std::int64_t kMaxCandidates = 1024;  // the greatest k
 

@@ -5,17 +5,20 @@
 #include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/runtime/sampler.hpp>
 
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "drafts_holder.hpp"
+#include "logits_mask_call.hpp"
 #include "sequence_holder.hpp"
 
 namespace {
 
 using Ints = std::vector<int64_t>;
+using Optional = std::optional<at::Tensor>;
 
 void sample_here(const at::Tensor& logits, const trtspec::SamplingRows& params, int64_t* ids) {
   trtspec::sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1), params, ids);
@@ -79,13 +82,19 @@ struct RowSamplerHolder : torch::CustomClassHolder {
     return made;
   }
 
-  // What becomes of them by logits on the host. forced: see `accept`; empty: nothing is.
+  // What becomes of them by logits on the host. forced: see `accept`; empty: nothing is. The rest:
+  // see `mask_logits`.
   Columns verify(const Ints& sequences, int64_t drafts, const at::Tensor& logits,
-                 const Ints& forced) {
+                 const Ints& forced, const Optional& allowed, const Optional& bias_rows,
+                 const Optional& bias_ids, const Optional& bias_values) {
     trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
     TORCH_CHECK(forced.empty() || forced.size() == sequences.size(), "sampling: ", forced.size(),
                 " forced counts for ", sequences.size(), " requests");
     inputs.forced.assign(forced.begin(), forced.end());
+    const trtspec::LogitsMaskCall call(logits, inputs.starts.back(), allowed, bias_rows, bias_ids,
+                                       bias_values);
+    call.check_rows(inputs.starts.back());
+    inputs.mask = call.mask();
     return columns_of(trtspec::verify(inputs, logits, sample_here));
   }
 

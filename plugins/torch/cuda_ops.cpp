@@ -14,6 +14,7 @@
 #include "../../cpp/bindings/acceptance_call.hpp"
 #include "../../cpp/bindings/attention_call.hpp"
 #include "../../cpp/bindings/kv_compact_call.hpp"
+#include "../../cpp/bindings/logits_mask_call.hpp"
 #include "../../cpp/bindings/sampling_call.hpp"
 #include "../kernels.hpp"
 
@@ -65,6 +66,17 @@ Tensor sample(const Tensor& logits, const Tensor& temperature, const Tensor& top
                                        ids.mutable_data_ptr<int64_t>(), scratch.mutable_data_ptr(),
                                        stream_of(logits)));
   return ids;
+}
+
+void mask_logits(Tensor& logits, const std::optional<Tensor>& allowed,
+                 const std::optional<Tensor>& bias_rows, const std::optional<Tensor>& bias_ids,
+                 const std::optional<Tensor>& bias_values) {
+  const c10::cuda::CUDAGuard guard(logits.device());
+  trtspec::check_masked(logits);
+  const trtspec::LogitsMaskCall call(logits, logits.size(0), allowed, bias_rows, bias_ids,
+                                     bias_values);
+  C10_CUDA_CHECK(trtspec::cuda::mask_logits(logits.mutable_data_ptr<float>(), logits.size(0),
+                                            logits.size(1), call.mask(), stream_of(logits)));
 }
 
 std::tuple<Tensor, Tensor> draft_candidates(
@@ -143,6 +155,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
 TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("paged_tree_attention", &paged_tree_attention);
   m.impl("sample", &sample);
+  m.impl("mask_logits", &mask_logits);
   m.impl("draft_candidates", &draft_candidates);
   m.impl("accept", &accept);
   m.impl("kv_compact", &kv_compact);

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.logits_mask import LogitsMask, pack_bits, unpack_bits
+from trtspec.errors import EngineError
+from trtspec.executor.logits_mask import LogitsMask, columns_of
 from trtspec.executor.logits_processor import LogitsProcessor
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import RequestProcessors
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.logits_mask import mask_logits, pack_bits
 from trtspec.ops.tree import TokenTree
 
 V = 12
@@ -157,22 +159,40 @@ def test_needed(options: dict[str, Any], needed: bool) -> None:
     assert not text.processors.live_requests
 
 
-@given(st.integers(1, 4), st.integers(1, 70), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
-def test_packed_masks(rows: int, count: int, seed: int) -> None:
-    """Word by word as grammars pack them; ids without a bit are refused."""
-    allowed = torch.from_numpy(np.random.default_rng(seed).random((rows, count)) < 0.5)
-    words = pack_bits(allowed)
-    assert words.dtype == torch.int32 and words.shape == (rows, -(-count // 32))
-    bits = [[int(words[r, v // 32]) >> v % 32 & 1 for v in range(count)] for r in range(rows)]
-    assert bits == allowed.int().tolist()
-    assert torch.equal(unpack_bits(words)[:, :count], allowed)
-    for size in (count, count + 40, max(count - 3, 1)):
-        logits = torch.zeros(rows, size)
-        LogitsMask(allowed=words).apply(logits)
-        expected = torch.full((rows, size), -torch.inf)
-        expected[:, :count][allowed[:, :size]] = 0.0
-        assert torch.equal(logits, expected)
+@pytest.mark.parametrize("size", [40, 64, 70, 30])
+def test_masks_of_a_step_are_one(size: int) -> None:
+    """Those of the same rows all hold, others' rows are left alone, and equal biases come in the
+    order of the masks; ids without a bit are refused."""
+    first, second = slice(0, 2), slice(2, 3)
+    bits = torch.arange(3 * 40).view(3, 40) % 3 > 0
+    masks = [
+        (first, LogitsMask(allowed=pack_bits(bits[:2]))),
+        (second, LogitsMask(biases=(torch.tensor([3, 1]), torch.tensor([1e8, 2.0])))),
+        (second, LogitsMask(biases=(torch.tensor([3]), torch.tensor([-1e8])))),
+        (first, LogitsMask(banned=(torch.tensor([1, 0]), torch.tensor([2, 2])))),
+        (first, LogitsMask(allowed=pack_bits(bits[1:]))),
+    ]
+    logits = torch.full((4, size), 0.1)
+    columns = columns_of(masks, 4, size)
+    assert columns is not None
+    mask_logits(logits, columns)
+    may_come = torch.zeros(2, size, dtype=torch.bool)
+    may_come[:, :40] = (bits[:2] & bits[1:])[:, :size]
+    may_come[:, 2] = False
+    expected = torch.full((4, size), 0.1)
+    expected[:2][~may_come] = -torch.inf
+    expected[2, 3], expected[2, 1] = 0.0, torch.tensor(0.1) + 2.0
+    assert torch.equal(logits, expected)
+    assert columns_of([], 4, size) is None
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_a_mask_stays_in_its_rows(row: int) -> None:
+    banned = torch.tensor([0, row]), torch.tensor([1, 1])
+    with pytest.raises(EngineError, match=r"bans tokens in rows .* has rows 0 to 1"):
+        columns_of([(slice(2, 4), LogitsMask(banned=banned))], 9, V)
+    with pytest.raises(EngineError, match=r"in 3 rows, but its request has 2"):
+        columns_of([(slice(2, 4), LogitsMask(allowed=torch.zeros(3, 1).int()))], 9, V)
 
 
 class Says(LogitsProcessor):

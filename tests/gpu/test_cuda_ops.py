@@ -12,6 +12,7 @@ from torch import Tensor
 from trtspec.ops import cuda_driver, cuda_ops
 from trtspec.ops.acceptance import accept
 from trtspec.ops.kv_compact import kv_compact
+from trtspec.ops.logits_mask import MaskColumns, mask_logits
 from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
 from trtspec.ops.tree_mask import tree_mask
 
@@ -45,6 +46,22 @@ def test_sample(rows: int, vocab: int) -> None:
     logits, columns = sampling_rows(rows, vocab, noise)
     found = cuda_ops.sample(*on_cuda([logits, *columns]))
     assert torch.equal(found.cpu(), sample(logits, *columns))
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 7), (5, 2049), (40, 32000)])
+def test_mask_logits(rows: int, vocab: int) -> None:
+    noise = torch.Generator().manual_seed(rows)
+    logits = 4 * torch.randn(rows, vocab, generator=noise)
+    places = torch.randint(rows * min(vocab, 50), (300,), generator=noise).sort().values
+    values = torch.randn(300, generator=noise)
+    values[::5] = -torch.inf
+    allowed = torch.randint(-(2**31), 2**31, (rows, -(-vocab // 32)), generator=noise).int()
+    at, ids = places // min(vocab, 50), places % min(vocab, 50)
+    mask = MaskColumns(allowed, at, ids, values)
+    found = logits.cuda()
+    cuda_ops.mask_logits(found, *on_cuda([*mask]))  # type: ignore[list-item]
+    mask_logits(logits, mask)
+    assert torch.equal(found.cpu(), logits)
 
 
 @pytest.mark.parametrize(("rows", "vocab", "k"), [(1, 7, 4), (5, 2049, 8), (40, 32000, 4)])

@@ -13,8 +13,15 @@ from torch import Tensor
 from trtspec.ops import cuda_driver, cuda_ops, native
 from trtspec.ops import tree_mask as masks
 from trtspec.ops.acceptance import accept
-from trtspec.ops.cuda_params import AcceptParams, MaskElement, SampleParams, TreeMaskParams
+from trtspec.ops.cuda_params import (
+    AcceptParams,
+    LogitsMaskParams,
+    MaskElement,
+    SampleParams,
+    TreeMaskParams,
+)
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
+from trtspec.ops.logits_mask import MaskColumns, mask_logits
 from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
 
 STREAM = 7
@@ -55,6 +62,19 @@ class HostKernels:
         at(workspace, (sample_workspace(rows, vocab),), torch.uint8).fill_(0xFF)
         found = sample(at(logits, (rows, vocab), torch.float32), *columns_at(params, rows))
         at(ids, (rows,), torch.int64).copy_(found)
+
+    def mask_logits(
+        self, logits: int, rows: int, vocab: int, mask: LogitsMaskParams, stream: int
+    ) -> None:
+        assert stream == STREAM
+        count = mask.num_biases
+        columns = MaskColumns(
+            at(mask.allowed, (rows, mask.words), torch.int32) if mask.allowed else None,
+            at(mask.bias_rows, (count,), torch.int64) if count else None,
+            at(mask.bias_ids, (count,), torch.int64) if count else None,
+            at(mask.bias_values, (count,), torch.float32) if count else None,
+        )
+        mask_logits(at(logits, (rows, vocab), torch.float32), columns)
 
     def draft_candidates(
         self,
@@ -136,6 +156,26 @@ def test_sample(kernels: HostKernels) -> None:
         cuda_ops.sample(logits, columns[0], columns[4], *columns[2:])
 
 
+@pytest.mark.parametrize("has_biases", [False, True])
+@pytest.mark.parametrize("has_allowed", [False, True])
+def test_mask_logits(kernels: HostKernels, has_allowed: bool, has_biases: bool) -> None:
+    mask = MaskColumns()
+    if has_allowed:
+        mask = mask._replace(allowed=torch.tensor([[5, 1], [6, 1]], dtype=torch.int32).T)
+    if has_biases:
+        places = torch.tensor([[0, 3], [1, 2], [1, 2]]).unbind(1)  # not contiguous
+        mask = MaskColumns(mask.allowed, *places, torch.tensor([1.0, 2.0, -torch.inf]))
+    logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(1))
+    expected = logits.clone()
+    mask_logits(expected, mask)
+    cuda_ops.mask_logits(logits, *mask)
+    assert torch.equal(logits, expected)
+    with pytest.raises(RuntimeError, match="contiguous"):
+        cuda_ops.mask_logits(logits.T, *mask)
+    with pytest.raises(RuntimeError, match=r"mask_logits: a tensor is torch.int64.* torch.int32"):
+        cuda_ops.mask_logits(logits, torch.zeros(2, 2, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_draft_candidates(kernels: HostKernels, is_mapped: bool) -> None:
     noise = torch.Generator().manual_seed(1)
@@ -204,5 +244,5 @@ def test_registered_where_they_are_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert register()
     assert given == {
         f"trtspec::{name}": ("cuda", getattr(cuda_ops, name))
-        for name in ("sample", "draft_candidates", "accept", "kv_compact")
+        for name in ("mask_logits", "sample", "draft_candidates", "accept", "kv_compact")
     }

@@ -17,7 +17,13 @@ from trtspec.errors import ConfigError
 from trtspec.ops import cuda_launch
 from trtspec.ops.cuda_driver import Compiled, Grid
 from trtspec.ops.cuda_launch import CudaKernels
-from trtspec.ops.cuda_params import AcceptParams, MaskElement, SampleParams, TreeMaskParams
+from trtspec.ops.cuda_params import (
+    AcceptParams,
+    LogitsMaskParams,
+    MaskElement,
+    SampleParams,
+    TreeMaskParams,
+)
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 
 pytestmark = pytest.mark.slow
@@ -205,6 +211,26 @@ def test_unaligned_caches_move_by_bytes(device: FakeDevice, kernels: CudaKernels
 
 
 @pytest.mark.parametrize(
+    ("rows", "vocab", "allowed", "biases"),
+    [(1, 1, 4096, 1), (3, 256, 4096, 256), (64, 151936, 4096, 0), (7, 32000, 0, 257)],
+)
+def test_mask_logits(
+    device: FakeDevice,
+    kernels: CudaKernels,
+    recorder: Path,
+    rows: int,
+    vocab: int,
+    allowed: int,
+    biases: int,
+) -> None:
+    values = {name: 1000 + i for i, (name, _) in enumerate(LogitsMaskParams._fields_)}
+    params = LogitsMaskParams(**(values | {"allowed": allowed, "num_biases": biases}))
+    kernels.mask_logits(8192, rows, vocab, params, STREAM)
+    compare(device, recorded(recorder, "mask_logits", 8192, rows, vocab, *fields_of(params)))
+    assert device.kernels == ["add_biases"] * bool(biases) + ["forbid"] * bool(allowed)
+
+
+@pytest.mark.parametrize(
     ("rows", "vocab", "logits"),
     [(1, 1, 4096), (3, 2048, 4096), (5, 2049, 4096), (64, 151936, 4096), (7, 32000, 4100)],
 )
@@ -259,6 +285,8 @@ def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) ->
     kernels.tree_mask(TreeMaskParams(requests=3, width=0, length=9), STREAM)
     kernels.kv_compact([4096], 64, 0, 0, 0, STREAM)
     kernels.sample(4096, 0, 100, SampleParams(), 0, 0, STREAM)
+    kernels.mask_logits(4096, 0, 100, LogitsMaskParams(allowed=8, num_biases=3), STREAM)
+    kernels.mask_logits(4096, 3, 100, LogitsMaskParams(), STREAM)
     kernels.draft_candidates(4096, 0, 100, SampleParams(), None, 4, 0, 0, 0, STREAM)
     assert device.launches == []
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-BITS = 32
-"""Tokens in a word of a packed mask."""
+from trtspec.errors import EngineError
+from trtspec.ops.logits_mask import BITS, MaskColumns
 
 
 @dataclass(frozen=True)
@@ -18,38 +19,54 @@ class LogitsMask:
     biases: token ids ``i64 [n]`` and what is added to their logits ``f32 [n]``, in every row.
     banned: rows ``i64 [m]`` and the token ids ``i64 [m]`` that must not come there.
     allowed: ``i32 [R, W]``: bit v % 32 of word v // 32 says whether token v may come in a row; ids
-    that have no bit must not. Left out: nothing of that kind happens.
+    that have no bit must not (see `trtspec.ops.logits_mask.pack_bits`). Left out: nothing of that
+    kind happens.
     """
 
     biases: tuple[Tensor, Tensor] | None = None
     banned: tuple[Tensor, Tensor] | None = None
     allowed: Tensor | None = None
 
-    def apply(self, logits: Tensor) -> None:
-        """Change float32 ``logits [R, V]`` in place: biases first, then -inf for what must not
-        come."""
-        if self.biases is not None:
-            ids, values = (part.to(logits.device) for part in self.biases)
-            logits[:, ids] = logits[:, ids] + values
-        if self.banned is not None:
-            rows, ids = (part.to(logits.device) for part in self.banned)
-            logits[rows, ids] = -torch.inf
-        if self.allowed is not None:
-            bits = unpack_bits(self.allowed.to(logits.device))[:, : logits.shape[1]]
-            logits[:, : bits.shape[1]].masked_fill_(~bits, -torch.inf)
-            logits[:, bits.shape[1] :] = -torch.inf
 
+def columns_of(
+    masks: Sequence[tuple[slice, LogitsMask]], rows: int, vocab_size: int
+) -> MaskColumns | None:
+    """The mask of a step's rows, of the masks of those that are at these places, in their order;
+    where they lie together all of them hold. None: nothing happens.
 
-def pack_bits(allowed: Tensor) -> Tensor:
-    """``bool [R, V]`` as words ``i32 [R, ceil(V / 32)]``; bits behind the last token are 0."""
-    rows, count = allowed.shape
-    padded = torch.zeros(rows, -(-count // BITS) * BITS, dtype=torch.int64)
-    padded[:, :count] = allowed
-    words = (padded.view(rows, -1, BITS) << torch.arange(BITS)).sum(-1)
-    return words.to(torch.int32)  # keeps the low 32 bits
-
-
-def unpack_bits(words: Tensor) -> Tensor:
-    """The inverse of `pack_bits`: ``bool [R, 32 W]``."""
-    shifts = torch.arange(BITS, dtype=torch.int32, device=words.device)
-    return (words[:, :, None] >> shifts & 1).bool().flatten(1)
+    EngineError for a mask of more or fewer rows.
+    """
+    allowed: Tensor | None = None
+    biases: list[tuple[Tensor, Tensor, Tensor]] = []
+    for own, mask in masks:
+        count = own.stop - own.start
+        if mask.biases is not None:
+            ids, values = mask.biases
+            places = torch.arange(own.start, own.stop).repeat_interleave(len(ids))
+            biases.append((places, ids.repeat(count), values.repeat(count)))
+        if mask.banned is not None and len(mask.banned[0]):
+            places, ids = mask.banned
+            if int(places.min()) < 0 or int(places.max()) >= count:
+                raise EngineError(
+                    f"a processor bans tokens in rows {int(places.min())} to {int(places.max())}, "
+                    f"but its request has rows 0 to {count - 1}"
+                )
+            biases.append((places + own.start, ids, torch.full((len(ids),), -torch.inf)))
+        if mask.allowed is not None:
+            if len(mask.allowed) != count:
+                raise EngineError(
+                    f"a processor says what is allowed in {len(mask.allowed)} rows, but its "
+                    f"request has {count}"
+                )
+            words = -(-vocab_size // BITS)
+            if allowed is None:
+                allowed = torch.full((rows, words), -1, dtype=torch.int32)
+            given = min(words, mask.allowed.shape[1])
+            allowed[own, :given] &= mask.allowed[:, :given]
+            allowed[own, given:] = 0
+    if not biases:
+        return None if allowed is None else MaskColumns(allowed)
+    places, ids, values = (torch.cat(parts) for parts in zip(*biases, strict=True))
+    # Rows and ids have less than 32 bits each; equal ones stay in their order.
+    order = torch.argsort(places << 32 | ids, stable=True)
+    return MaskColumns(allowed, places[order], ids[order], values[order])

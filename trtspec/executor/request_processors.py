@@ -9,12 +9,13 @@ from torch import Tensor
 
 from trtspec.executor.bans import BadWords, MinTokens
 from trtspec.executor.logit_bias import LogitBias
-from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits_mask import LogitsMask, columns_of
 from trtspec.executor.logits_processor import LogitsProcessor
 from trtspec.executor.penalties import Penalties
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.logits_mask import mask_logits
 from trtspec.ops.tree import TokenTree
 
 
@@ -34,12 +35,27 @@ class LogitsChange:
     tree: TokenTree
     parts: Sequence[tuple[LogitsProcessor, LogitsMask | None]]
 
+    @property
+    def masks(self) -> Sequence[LogitsMask] | None:
+        """All of it, if that is masks alone; None: a processor has to see the logits."""
+        if any(_sees_logits(processor) for processor, _ in self.parts):
+            return None
+        return [mask for _, mask in self.parts if mask is not None]
+
     def apply(self, logits: Tensor) -> None:
         """Change the request's ``logits [1 + n, V]`` in place."""
+        rows, vocab_size = logits.shape
         for processor, mask in self.parts:
-            if mask is not None:
-                mask.apply(logits)
+            masks = [] if mask is None else [(slice(0, rows), mask)]
+            columns = columns_of(masks, rows, vocab_size)
+            if columns is not None:
+                on_device = [x.to(logits.device) for x in columns if x is not None]
+                mask_logits(logits, columns.replaced(on_device))
             processor.apply(logits, self.tree)
+
+
+def _sees_logits(processor: LogitsProcessor) -> bool:
+    return type(processor).apply is not LogitsProcessor.apply
 
 
 class RequestProcessors:

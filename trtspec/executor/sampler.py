@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trtspec.backends.staging import Staging
 from trtspec.executor.acceptance_rule import AcceptanceRule
+from trtspec.executor.logits_mask import columns_of
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import LogitsChange, RequestProcessors
@@ -20,6 +21,7 @@ from trtspec.executor.verification import Verification, places
 from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.logits_mask import MaskColumns, mask_logits
 from trtspec.ops.sampling import SamplingColumns, sample
 
 
@@ -54,7 +56,11 @@ class Sampler:
         """Feed a step's rows and its ``drafts`` behind them to the target, and have those of the
         items that sample verified. A target that ``verifies`` does so in the same call, unless a
         request's processors change its logits first, or the rule what is sampled of drafts: then
-        what that call samples is not read."""
+        what that call samples is not read.
+
+        Masks are no inputs of that call: a captured graph of it would copy a bit a token of each
+        row, and read them, in every step, also where there is no mask. Behind it they are one op on
+        the same stream."""
         packed, verified = plan.pack(target.layout, drafts), drafts
         requests = [item.request for item in plan.items if item.samples]
         if len(requests) < len(plan.items):
@@ -94,27 +100,28 @@ class Sampler:
         """Verify the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
         request the row of its newest token and one row per node of its draft. All is done where the
         logits are: on the host in one call, else behind the target's, to where one copy more takes
-        options and trees. Only a rule waits for what was sampled."""
+        options, trees and masks. Only a rule waits for what was sampled."""
         if not requests:
             return Verification(requests, hidden)
         raw = _raw(requests, drafts, logits)
-        if any(changes):
-            for change, own in zip(changes, places(drafts.counts), strict=True):
-                if change is not None:
-                    change.apply(logits[own])
+        mask = _mask(changes, drafts, logits) if any(changes) else None
         rule, forced = self._rule if self._forces(drafts) else None, list[int]()
         if isinstance(rule, SimulatedAcceptance):
             forced, rule = [rule.accepted(request) for request in requests], None
         if rule is None and logits.device.type == "cpu":
-            result = self._rows.verify(requests, drafts, logits, forced)
+            result = self._rows.verify(requests, drafts, logits, forced, mask)
             return Verification(requests, hidden, lambda: result, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
         values, nodes = self._rows.tensors(requests, drafts)
         if forced:
             nodes.append(torch.tensor(forced, dtype=torch.int32))
-        placed = self._staging.to_device([*values, *nodes])
-        columns, walked = placed[: len(values)], placed[len(values) :]
+        masked = [] if mask is None else [column for column in mask if column is not None]
+        placed = self._staging.to_device([*masked, *values, *nodes])
+        if mask is not None:
+            mask_logits(logits, mask.replaced(placed[: len(masked)]))
+        columns = placed[len(masked) : len(masked) + len(values)]
+        walked = placed[len(masked) + len(values) :]
         sampled = sample(logits, *columns)
         if rule is not None:
             choices = sampled.cpu()
@@ -138,6 +145,21 @@ class Sampler:
         """By tensors, which are read when the result is."""
         decide = partial(self._rows.decode, requests, drafts, outputs)
         return Verification(requests, hidden, decide, raw)
+
+
+def _mask(
+    changes: Sequence[LogitsChange | None], drafts: DraftBatch, logits: Tensor
+) -> MaskColumns | None:
+    """The mask of all rows. Where processors have to see the logits, it is done to these."""
+    masks = []
+    for change, own in zip(changes, places(drafts.counts), strict=True):
+        if change is not None:
+            own_masks = change.masks
+            if own_masks is None:
+                change.apply(logits[own])
+            else:
+                masks += [(own, mask) for mask in own_masks]
+    return columns_of(masks, *logits.shape)
 
 
 def _raw(requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> dict[int, Tensor]:

@@ -15,6 +15,9 @@ from trtspec.executor.step_result import REASONS, StepResult
 from trtspec.executor.verify_call import VerifyOutputs
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.logits_mask import MaskColumns
+
+_NO_MASK = MaskColumns()
 
 
 class SamplingRows:
@@ -47,10 +50,13 @@ class SamplingRows:
         drafts: DraftBatch,
         logits: Tensor,
         forced: Sequence[int] = (),
+        mask: MaskColumns | None = None,
     ) -> StepResult:
         """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees.
-        ``forced``: of each request, see `accept`; left out, of none."""
-        return _result(self._verify(*self._asked(requests, drafts), logits, forced))
+        ``forced``: of each request, see `accept`; left out, of none. ``mask``: changes the logits
+        in place first."""
+        asked = self._asked(requests, drafts)
+        return _result(self._verify(*asked, logits, forced, *(mask or _NO_MASK)))
 
     def decode(
         self, requests: Sequence[Request], drafts: DraftBatch, outputs: VerifyOutputs

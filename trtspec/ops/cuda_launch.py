@@ -23,6 +23,7 @@ from trtspec.ops.cuda_params import (
     CACHES_OF_LAUNCH,
     AcceptParams,
     Caches,
+    LogitsMaskParams,
     MaskElement,
     MaskValues8,
     MaskValues16,
@@ -47,6 +48,7 @@ MAX_CANDIDATES = 1024
 _WARP = 32
 _ACCEPT_WARPS = 4
 _MASK_THREADS = 256
+_LOGITS_THREADS = 256
 _MOVE_THREADS = 256
 _MOVE_SHARED_BYTES = MAX_COMPACT_PAIRS * 16
 _MOVE_WIDEST_SLICE = 512
@@ -96,6 +98,14 @@ SOURCES = {
                 *layout_checks("MaskValues<unsigned char>", MaskValues8),
                 *layout_checks("MaskValues<unsigned short>", MaskValues16),
                 *layout_checks("MaskValues<unsigned int>", MaskValues32),
+            ),
+        ),
+        Source(
+            "mask_logits.cu",
+            ("add_biases", "forbid"),
+            (
+                ("kThreads", _LOGITS_THREADS),
+                *layout_checks("LogitsMask", LogitsMaskParams),
             ),
         ),
         Source(
@@ -202,6 +212,22 @@ class CudaKernels:
             return
         grid = (-(-params.requests // _ACCEPT_WARPS), 1, 1)
         self._launch("accept.cu", "accept_walk", grid, _ACCEPT_WARPS * _WARP, (params,), stream)
+
+    def mask_logits(
+        self, logits: int, rows: int, vocab: int, mask: LogitsMaskParams, stream: int
+    ) -> None:
+        """``trtspec::cuda::mask_logits``."""
+        if rows <= 0:
+            return
+        pointer, size = ctypes.c_void_p(logits), ctypes.c_int64(vocab)
+        grids = {
+            "add_biases": (-(-mask.num_biases // _LOGITS_THREADS), 1, 1),
+            "forbid": (-(-vocab // _LOGITS_THREADS) if mask.allowed else 0, rows, 1),
+        }
+        for kernel, grid in grids.items():
+            if grid[0] > 0:
+                arguments = (pointer, size, mask)
+                self._launch("mask_logits.cu", kernel, grid, _LOGITS_THREADS, arguments, stream)
 
     def sample(
         self,

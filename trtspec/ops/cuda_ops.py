@@ -1,6 +1,6 @@
 """The ops between engines on CUDA tensors where their compiled library is missing, as beside
-TensorRT from PyPI: `sample`, `draft_candidates`, `accept` and `kv_compact`, launched by way of
-cuda-python.
+TensorRT from PyPI: `mask_logits`, `sample`, `draft_candidates`, `accept` and `kv_compact`, launched
+by way of cuda-python.
 
 The kernels are those of the library, compiled when they are first used (see `cuda_launch`), on
 torch's current stream. What they are given is checked for devices and dtypes alone.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trtspec.ops import cuda_driver, native
 from trtspec.ops.cuda_launch import CudaKernels, kernels_of
-from trtspec.ops.cuda_params import AcceptParams, SampleParams
+from trtspec.ops.cuda_params import AcceptParams, LogitsMaskParams, SampleParams
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
@@ -33,11 +33,43 @@ def register_cuda_ops() -> bool:
 def _register() -> bool:
     if not cuda_driver.is_available():
         return False
+    torch.library.impl("trtspec::mask_logits", "cuda", mask_logits)
     torch.library.impl("trtspec::sample", "cuda", sample)
     torch.library.impl("trtspec::draft_candidates", "cuda", draft_candidates)
     torch.library.impl("trtspec::accept", "cuda", accept)
     torch.library.impl("trtspec::kv_compact", "cuda", kv_compact)
     return True
+
+
+def mask_logits(
+    logits: Tensor,
+    allowed: Tensor | None = None,
+    bias_rows: Tensor | None = None,
+    bias_ids: Tensor | None = None,
+    bias_values: Tensor | None = None,
+) -> None:
+    """`trtspec.ops.logits_mask.mask_logits`."""
+    if not logits.is_contiguous():
+        raise RuntimeError("mask_logits: the logits must be contiguous")
+    given = {
+        name: (tensor, kind)
+        for name, tensor, kind in (
+            ("allowed", allowed, torch.int32),
+            ("bias_rows", bias_rows, torch.int64),
+            ("bias_ids", bias_ids, torch.int64),
+            ("bias_values", bias_values, torch.float32),
+        )
+        if tensor is not None
+    }
+    tensors, kinds = zip((logits, torch.float32), *given.values(), strict=True)
+    _, *columns = _checked("mask_logits", tensors, kinds)
+    held = dict(zip(given, columns, strict=True))
+    params = LogitsMaskParams(**{name: column.data_ptr() for name, column in held.items()})
+    params.words = held["allowed"].shape[1] if "allowed" in held else 0
+    params.num_biases = len(held["bias_ids"]) if "bias_ids" in held else 0
+    kernels, stream = kernels_on(logits)
+    rows, vocab = logits.shape
+    kernels.mask_logits(logits.data_ptr(), rows, vocab, params, stream)
 
 
 def sample(logits: Tensor, *columns: Tensor) -> Tensor:

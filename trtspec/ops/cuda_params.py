@@ -118,6 +118,19 @@ class SampleParams(Parameters):
     )
 
 
+class LogitsMaskParams(Parameters):
+    """``LogitsMask`` of trtspec/logits_mask.hpp."""
+
+    _fields_ = (
+        ("allowed", ctypes.c_void_p),
+        ("words", ctypes.c_int64),
+        ("bias_rows", ctypes.c_void_p),
+        ("bias_ids", ctypes.c_void_p),
+        ("bias_values", ctypes.c_void_p),
+        ("num_biases", ctypes.c_int64),
+    )
+
+
 class MaskValues8(Parameters):
     """``MaskValues<unsigned char>`` of tree_mask.cu."""
 

@@ -139,7 +139,9 @@ StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const Sa
   const std::int32_t* starts = inputs.starts.data();
   check_logits(logits, inputs.table.size());
   std::vector<std::int64_t> sampled(inputs.tokens.size());
-  sample(logits.contiguous(), inputs.table.view(), sampled.data());
+  const at::Tensor own = logits.contiguous();
+  mask_logits(own.mutable_data_ptr<float>(), own.size(0), own.size(1), inputs.mask);
+  sample(own, inputs.table.view(), sampled.data());
 
   std::int64_t width = 0;
   for (std::int64_t i = 0; i < count; ++i) {

@@ -52,6 +52,13 @@ int main() {
       take(row_bytes), take(src), take(dst), take(pairs);
       error = cuda::kv_compact(caches.data(), static_cast<std::int64_t>(count), row_bytes, src, dst,
                                pairs, stream);
+    } else if (call == "mask_logits") {
+      float* logits = nullptr;
+      std::int64_t rows = 0, vocab = 0;
+      LogitsMask p;
+      take(logits), take(rows), take(vocab), take(p.allowed), take(p.words), take(p.bias_rows);
+      take(p.bias_ids), take(p.bias_values), take(p.num_biases);
+      error = cuda::mask_logits(logits, rows, vocab, p, stream);
     } else if (call == "sample") {
       const float* logits = nullptr;
       std::int64_t rows = 0, vocab = 0;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <trtspec/logits_mask.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
 #include <trtspec/runtime/step_result.hpp>
@@ -66,6 +67,7 @@ struct VerifyInputs {
   std::vector<std::int32_t> starts;   // the first row of each request, and the number of rows
   std::vector<SampledRequest> requests;
   std::vector<std::int32_t> forced;  // of each request, see `accept`; empty: of none
+  LogitsMask mask;                   // of the rows; what it points to must live as long
 
   explicit VerifyInputs(std::span<const SampledRequest> requests);
 };
@@ -84,7 +86,7 @@ StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted);
 
 // Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
-// about. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
+// about; a mask changes them in place. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
 // host.
 StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const SampleRows& sample);
 
