@@ -14,21 +14,25 @@ struct DraftsHolder : torch::CustomClassHolder {
   trtspec::DraftBatch drafts;
 };
 
-// What Python is given: the batch's owner, its address, and of each request the nodes and the
-// largest depth, which every step asks for, since a call from Python costs more than either.
+// What Python is given: the batch's owner, its address, of each request the nodes and the largest
+// depth, and whether the first source proposed all nodes, which every step asks for, since a call
+// from Python costs more than any of it.
 using DescribedDrafts = std::tuple<c10::intrusive_ptr<DraftsHolder>, int64_t, std::vector<int64_t>,
-                                   std::vector<int64_t>>;
+                                   std::vector<int64_t>, bool>;
 
 inline DescribedDrafts described(trtspec::DraftBatch drafts) {
   auto owner = c10::make_intrusive<DraftsHolder>(std::move(drafts));
   const trtspec::DraftBatch& held = owner->drafts;
   std::vector<int64_t> counts, depths;
+  bool has_one_source = true;
   for (std::size_t i = 0; i < held.size(); ++i) {
     counts.push_back(held[i].size());
     depths.push_back(held[i].max_depth());
+    for (const uint8_t source : held[i].sources) has_one_source = has_one_source && source == 0;
   }
   const auto address = reinterpret_cast<int64_t>(&held);
-  return {std::move(owner), address, std::move(counts), std::move(depths)};
+  return {std::move(owner), address, std::move(counts), std::move(depths),
+          has_one_source};
 }
 
 // What Python gives to other calls: the address of a batch that it owns meanwhile. Of an owner given

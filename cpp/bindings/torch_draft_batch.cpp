@@ -102,10 +102,30 @@ DescribedDrafts likeliest(int64_t address, int64_t count) {
   return described(drafts_at(address).likeliest(count));
 }
 
-DescribedDrafts merge(const Ints& addresses) {
+// sources: of each batch, 0 to 254.
+DescribedDrafts merge(const Ints& addresses, const Ints& sources) {
   std::vector<const DraftBatch*> batches;
   for (const int64_t address : addresses) batches.push_back(&drafts_at(address));
-  return checked([&] { return DraftBatch::merge(batches); });
+  for (const int64_t source : sources) {
+    TORCH_CHECK_VALUE(source >= 0 && source < TreeView::kNoSource, "drafts: a source is 0 to ",
+                      TreeView::kNoSource - 1, ", got ", source);
+  }
+  const std::vector<uint8_t> narrow(sources.begin(), sources.end());
+  return checked([&] { return DraftBatch::merge(batches, narrow); });
+}
+
+DescribedDrafts attributed(int64_t address, int64_t proposed) {
+  return checked([&] { return drafts_at(address).attributed(drafts_at(proposed)); });
+}
+
+// Of one request and each source: the nodes that it proposed, and those of them that are accepted.
+std::tuple<Ints, Ints> by_source(int64_t address, int64_t request, const Ints& rows) {
+  Ints drafted, accepted;
+  for (const TreeView::OfSource& one : drafts_at(address)[size_t(request)].by_source(rows)) {
+    drafted.push_back(one.drafted);
+    accepted.push_back(one.accepted);
+  }
+  return {std::move(drafted), std::move(accepted)};
 }
 
 // `gains`: float32 [depths, levels].
@@ -167,6 +187,8 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("best", &best)
       .def_static("likeliest", &likeliest)
       .def_static("merge", &merge)
+      .def_static("attributed", &attributed)
+      .def_static("by_source", &by_source)
       .def_static("calibrated", &calibrated)
       .def_static("ranked", &ranked)
       .def_static("outcomes", &outcomes)

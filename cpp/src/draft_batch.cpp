@@ -25,6 +25,10 @@ void check(const TreeView& tree, bool needs_scores) {
     refuse("a tree of " + std::to_string(size) + " nodes needs as many scores, got " +
            std::to_string(tree.scores.size()));
   }
+  if (tree.sources.size() != size && !tree.sources.empty()) {
+    refuse("a tree of " + std::to_string(size) + " nodes needs as many sources, got " +
+           std::to_string(tree.sources.size()));
+  }
   for (std::size_t i = 0; i < size; ++i) {
     if (tree.parents[i] < -1 || tree.parents[i] >= static_cast<std::int32_t>(i)) {
       refuse("node " + std::to_string(i) + " of a token tree has parent " +
@@ -68,7 +72,7 @@ struct EdgeHash {
 TreeView DraftBatch::operator[](std::size_t request) const {
   const std::size_t first = starts_[request], count = starts_[request + 1] - first;
   return {std::span(tokens_).subspan(first, count), std::span(parents_).subspan(first, count),
-          std::span(scores_).subspan(first, count)};
+          std::span(scores_).subspan(first, count), std::span(sources_).subspan(first, count)};
 }
 
 void DraftBatch::append(TreeView tree) {
@@ -82,6 +86,8 @@ void DraftBatch::append(TreeView tree) {
   } else {
     scores_.insert(scores_.end(), tree.scores.begin(), tree.scores.end());
   }
+  sources_.insert(sources_.end(), tree.sources.begin(), tree.sources.end());
+  sources_.resize(tokens_.size());
   starts_.push_back(tokens_.size());
 }
 
@@ -109,6 +115,7 @@ void DraftBatch::append_kept(TreeView tree, std::span<const std::int32_t> kept) 
     tokens_.push_back(tree.tokens[at]);
     parents_.push_back(parent < 0 ? -1 : mapped[static_cast<std::size_t>(parent)]);
     scores_.push_back(tree.scores[at]);
+    sources_.push_back(tree.sources.empty() ? std::uint8_t{0} : tree.sources[at]);
   }
   starts_.push_back(tokens_.size());
 }
@@ -147,7 +154,12 @@ DraftBatch DraftBatch::likeliest(std::int64_t count) const {
   return best(counts);
 }
 
-DraftBatch DraftBatch::merge(std::span<const DraftBatch* const> batches) {
+DraftBatch DraftBatch::merge(std::span<const DraftBatch* const> batches,
+                             std::span<const std::uint8_t> sources) {
+  if (sources.size() != batches.size()) {
+    refuse("a union of " + std::to_string(batches.size()) + " batches needs as many sources, got " +
+           std::to_string(sources.size()));
+  }
   if (batches.empty()) return DraftBatch();
   DraftBatch merged;
   std::unordered_map<Edge, std::int32_t, EdgeHash> node_at;
@@ -155,7 +167,8 @@ DraftBatch DraftBatch::merge(std::span<const DraftBatch* const> batches) {
   for (std::size_t request = 0; request < batches.front()->size(); ++request) {
     node_at.clear();
     const std::size_t first = merged.tokens_.size();
-    for (const DraftBatch* batch : batches) {
+    for (std::size_t member = 0; member < batches.size(); ++member) {
+      const DraftBatch* const batch = batches[member];
       batch->check_count(batches.front()->size(), "requests of another batch");
       const TreeView tree = (*batch)[request];
       mapped.clear();
@@ -169,6 +182,7 @@ DraftBatch DraftBatch::merge(std::span<const DraftBatch* const> batches) {
           merged.tokens_.push_back(edge.token);
           merged.parents_.push_back(edge.parent);
           merged.scores_.push_back(tree.scores[i]);
+          merged.sources_.push_back(sources[member]);
         } else {
           float& score = merged.scores_[first + static_cast<std::size_t>(found->second)];
           score = std::max(score, tree.scores[i]);
@@ -179,6 +193,32 @@ DraftBatch DraftBatch::merge(std::span<const DraftBatch* const> batches) {
     merged.starts_.push_back(merged.tokens_.size());
   }
   return merged;
+}
+
+DraftBatch DraftBatch::attributed(const DraftBatch& proposed) const {
+  proposed.check_count(size(), "requests of another batch");
+  DraftBatch made = *this;
+  std::unordered_map<Edge, std::int32_t, EdgeHash> node_at;
+  constexpr std::int32_t kNone = -2;  // as a node of `proposed`; its children are none either
+  std::vector<std::int32_t> same;
+  for (std::size_t request = 0; request < size(); ++request) {
+    const TreeView from = proposed[request], tree = (*this)[request];
+    node_at.clear();
+    for (std::size_t i = 0; i < from.tokens.size(); ++i) {
+      node_at.try_emplace({from.parents[i], from.tokens[i]}, std::int32_t(i));
+    }
+    same.clear();
+    for (std::size_t i = 0; i < tree.tokens.size(); ++i) {
+      const std::int32_t parent = tree.parents[i];
+      const Edge edge{parent < 0 ? -1 : same[static_cast<std::size_t>(parent)], tree.tokens[i]};
+      const auto found = node_at.find(edge);
+      same.push_back(found == node_at.end() ? kNone : found->second);
+      made.sources_[starts_[request] + i] =
+          found == node_at.end() ? TreeView::kNoSource
+                                 : from.sources[static_cast<std::size_t>(found->second)];
+    }
+  }
+  return made;
 }
 
 DraftBatch DraftBatch::calibrated(std::span<const float> gains, std::int32_t num_levels,

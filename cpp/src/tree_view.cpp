@@ -97,6 +97,24 @@ TreeView::Outcomes TreeView::outcomes(std::span<const std::int64_t> text,
   return outcomes;
 }
 
+std::vector<TreeView::OfSource> TreeView::by_source(std::span<const std::int64_t> rows) const {
+  std::vector<OfSource> found;
+  const auto of = [&](std::size_t node) -> OfSource* {
+    const std::size_t source = sources.empty() ? 0 : sources[node];
+    if (source == kNoSource) return nullptr;
+    if (found.size() <= source) found.resize(source + 1);
+    return &found[source];
+  };
+  for (std::size_t node = 0; node < tokens.size(); ++node) {
+    if (OfSource* own = of(node)) ++own->drafted;
+  }
+  for (const std::int64_t row : rows) {
+    if (row == 0) continue;
+    if (OfSource* own = of(std::size_t(row - 1))) ++own->accepted;
+  }
+  return found;
+}
+
 std::vector<std::int32_t> TreeView::path(std::int64_t node) const {
   if (node < -1 || node >= size()) {
     refuse("a tree of " + std::to_string(size()) + " nodes has no node " + std::to_string(node));

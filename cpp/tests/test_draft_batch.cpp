@@ -17,6 +17,7 @@ using trtspec::test::Tree;
 using Tokens = std::vector<std::int64_t>;
 using Nodes = std::vector<std::int32_t>;
 using Scores = std::vector<float>;
+using Sources = std::vector<std::uint8_t>;
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 const Tree kTree = {{10, 11, 12}, {-1, 0, -1}, {-1, -3, -2}};
@@ -34,7 +35,7 @@ bool equal(TreeView a, TreeView b) { return a == b && scores_of(a) == scores_of(
 
 DraftBatch merged(const DraftBatch& one, const DraftBatch& other) {
   const DraftBatch* both[] = {&one, &other};
-  return DraftBatch::merge(both);
+  return DraftBatch::merge(both, Sources{0, 1});
 }
 
 std::set<Tokens> paths(TreeView tree) {
@@ -111,13 +112,42 @@ void the_best_of_a_batch() {
   }
 }
 
+Sources sources_of(TreeView tree) { return {tree.sources.begin(), tree.sources.end()}; }
+
+void nodes_keep_their_source() {
+  const DraftBatch one = batch_of({kTree, {}});
+  const DraftBatch other = batch_of({{{12, 10, 13}, {-1, -1, 0}, {-1, -4, -5}}, kTree});
+  CHECK(sources_of(one[0]) == (Sources{0, 0, 0}));
+  const DraftBatch* batches[] = {&other, &one};
+  const DraftBatch both = DraftBatch::merge(batches, Sources{7, 3});
+  CHECK(both[0].tokens[3] == 11 && sources_of(both[0]) == (Sources{7, 7, 7, 3}));
+  CHECK(sources_of(both[1]) == (Sources{7, 7, 7}));
+  CHECK_THROWS(DraftBatch::merge(batches, Sources{7}));
+  CHECK_THROWS(batch_of({}).append({kTree.tokens, kTree.parents, {}, Sources{1}}));
+  CHECK(sources_of(both.best(Tokens{2, 3})[0]) == (Sources{7, 7}));
+  CHECK(sources_of(both.pick(Tokens{1, 0})[1]) == sources_of(both[0]));
+  CHECK(sources_of(both.likeliest(6)[0]) == (Sources{7, 7, 3}));
+  const std::vector<double> exponents = {1.0, 1.0};
+  CHECK(sources_of(both.calibrated(Scores(20, -1.0F), 10, exponents)[0]) == sources_of(both[0]));
+  // Another tree of the same request has those of its paths; 10 under 12 is not a path of `both`.
+  const DraftBatch shaped = batch_of({{{10, 11, 12, 10, 11}, {-1, 0, -1, 2, 3}}, {}});
+  const std::uint8_t none = TreeView::kNoSource;
+  CHECK(sources_of(shaped.attributed(both)[0]) == (Sources{7, 3, 7, none, none}));
+  CHECK_THROWS(shaped.attributed(batch_of({kTree})));
+  const auto counts = both[0].by_source(Tokens{0, 2, 4});  // 10, then 11
+  CHECK_EQ(counts.size(), 8u);
+  CHECK(counts[7].drafted == 3 && counts[7].accepted == 1);
+  CHECK(counts[3].drafted == 1 && counts[3].accepted == 1 && counts[0].drafted == 0);
+  CHECK(shaped.attributed(both)[0].by_source(Tokens{0, 3, 4})[7].accepted == 1);
+}
+
 void unions() {
   const DraftBatch one = batch_of({kTree, {}});
   const DraftBatch other = batch_of({{{12, 10, 13}, {-1, -1, 0}, {-1, -4, -5}}, kTree});
   const DraftBatch both = merged(one, other);
   CHECK(equal(both[0], Tree{{10, 11, 12, 13}, {-1, 0, -1, 2}, {-1, -3, -1, -5}}));
   CHECK(equal(both[1], kTree));
-  CHECK_EQ(DraftBatch::merge({}).size(), 0u);
+  CHECK_EQ(DraftBatch::merge({}, {}).size(), 0u);
   std::mt19937 rng(7);
   for (int round = 0; round < 300; ++round) {
     const Tree a = trtspec::test::random_tree(rng, 30, 4);
@@ -150,6 +180,7 @@ int main() {
   the_best_within_a_cut();
   the_best_of_a_batch();
   unions();
+  nodes_keep_their_source();
   other_scores();
   return check_result();
 }

@@ -103,6 +103,8 @@ def test_same_tokens(drafts: Drafts, union: str, options: str) -> None:
             assert found == drafts.texts()[turn][some]
         metrics = llm.get_metrics()
         assert 1 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
+        for name in ("num_draft_tokens", "num_accepted_tokens"):
+            assert sum(metrics[f"{name}_per_source"]) == metrics[name]
         assert len(inside.resources(llm).drafts) == len(
             {*UNIONS[union]} & {"draft_model", "eagle", "eagle3"}
         )

@@ -43,8 +43,23 @@ def test_worked_example() -> None:
         "num_accepted_tokens_per_pos": [2, 2, 1],
         "num_drafts_per_pos": [3, 3, 3],
         "acceptance_rate_per_pos": [2 / 3, 2 / 3, 1 / 3],
+        "num_draft_tokens_per_source": [9],
+        "num_accepted_tokens_per_source": [5],
         "histogram": [2, 0, 1, 1],
     }
+
+
+def test_figures_by_source() -> None:
+    """Of steps that had other members' drafts, and one whose tokens were forced."""
+    metrics, more = SpeculativeMetrics(), SpeculativeMetrics()
+    metrics.record(3, 5, 3, ([2, 3], [0, 2]))
+    metrics.record(2, 2, 2, ([], []))
+    more.record(2, 4, 2, ([1, 0, 3], [1, 0, 0]))
+    metrics.merge(more)
+    figures = metrics.to_dict()
+    assert figures["num_draft_tokens_per_source"] == [3, 3, 3]
+    assert figures["num_accepted_tokens_per_source"] == [1, 2, 0]
+    assert figures["num_draft_tokens"] == 11 and figures["num_accepted_tokens"] == 4
 
 
 def test_nothing_recorded() -> None:

@@ -37,3 +37,29 @@ def test_items_are_picked() -> None:
     for place in (-2, 3):
         with pytest.raises(ValueError, match=f"no place {place}"):
             drafts.pick([place])
+
+
+def test_nodes_know_who_proposed_them() -> None:
+    """Of a path that two hold, the first; cuts and picks carry it, and trees that were shaped get
+    it back by their paths."""
+    first = DraftBatch.of([CHAIN, None])
+    second = DraftBatch.of([TokenTree([8, 7, 9], [-1, -1, 0]), TREE])
+    both = DraftBatch.merge([first, second], [4, 1])  # 8, 9, 7
+    rows = [0, 1, 3]
+    assert both.by_source(0, rows) == ([0, 1, 0, 0, 2], [0, 1, 0, 0, 1])
+    assert both.by_source(1, [0]) == ([0, 3], [0, 0])
+    assert DraftBatch.merge([first, second]).by_source(0, rows) == ([2, 1], [1, 1])
+    assert both.best([2, 0]).by_source(0, [0]) == ([0, 1, 0, 0, 1], [0] * 5)
+    assert both.pick([1, 0]).by_source(1, rows) == both.by_source(0, rows)
+    shaped = DraftBatch.of([TokenTree([7, 8, 8], [-1, 0, -1]), None])
+    assert shaped.by_source(0, [0, 1]) == ([3], [1])
+    assert shaped.attributed(both).by_source(0, [0, 1]) == ([0, 1, 0, 0, 1], [0, 1, 0, 0, 0])
+    assert both == DraftBatch.of([*both])  # it counts for nothing
+    with pytest.raises(ValueError, match="a source is 0 to 254, got 255"):
+        DraftBatch.merge([first, second], [0, 255])
+
+
+def test_without_a_union_all_are_of_the_first_source() -> None:
+    drafts = DraftBatch.of([TREE, None])
+    assert drafts.by_source(0, [0, 2]) == ([3], [1])
+    assert drafts.by_source(1, [0]) == ([], [])

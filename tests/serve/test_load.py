@@ -218,6 +218,9 @@ def test_metrics_agree_with_the_engine(serve: Serve) -> None:
         for position, accepted in enumerate(per_pos):
             name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
             assert values[f'{name}{{,position="{position}"}}'] == accepted
+        for name in ("num_draft_tokens", "num_accepted_tokens"):
+            value = values[f'vllm:spec_decode_{name}_per_source_total{{,source="0"}}']
+            assert value == figures[name] and figures[f"{name}_per_source"] == [value]
         assert values["vllm:spec_decode_acceptance_length"] == figures["acceptance_length"]
         # The first token of a sequence comes from its prefill, all others from verify steps.
         generated = values["vllm:generation_tokens_total"]

@@ -20,12 +20,16 @@ class SpeculativeMetrics:
     """Counts over verify steps, of one request or of many merged.
 
     `histogram[a]` is the number of steps that accepted a draft tokens; the token sampled by a
-    prefill is not a step.
+    prefill is not a step. `num_draft_tokens_per_source[s]` are the draft tokens that source s of a
+    union proposed, its member s, and `num_accepted_tokens_per_source` those of them that were
+    accepted; of any other drafter all are of source 0. What processors force is of none.
     """
 
     def __init__(self) -> None:
         self.histogram: list[int] = []
         self.num_draft_tokens = 0
+        self.num_draft_tokens_per_source: list[int] = []
+        self.num_accepted_tokens_per_source: list[int] = []
         self._drafted_depths: list[int] = []  # [d]: steps whose deepest draft node had depth d
 
     def __repr__(self) -> str:
@@ -39,15 +43,23 @@ class SpeculativeMetrics:
         return f"{type(self).__name__}({figures})"
 
     def record(
-        self, emitted: int, drafted_nodes: int = 0, drafted_depth: int | None = None
+        self,
+        emitted: int,
+        drafted_nodes: int = 0,
+        drafted_depth: int | None = None,
+        by_source: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
         """One step: tokens emitted (1 or more), nodes verified, depth of the deepest of them
-        (left out: a chain)."""
+        (left out: a chain), how many of these each source proposed and had accepted (left out: all
+        are of the first)."""
         depth = drafted_nodes if drafted_depth is None else drafted_depth
         assert 1 <= emitted <= depth + 1 and depth <= drafted_nodes, (emitted, depth, drafted_nodes)
         _count(self.histogram, emitted - 1)
         _count(self._drafted_depths, depth)
         self.num_draft_tokens += drafted_nodes
+        if by_source is None:
+            by_source = ([drafted_nodes], [emitted - 1]) if drafted_nodes else ([], [])
+        self._add_sources(*by_source)
 
     @classmethod
     def merged(cls, parts: Iterable[SpeculativeMetrics]) -> SpeculativeMetrics:
@@ -64,6 +76,12 @@ class SpeculativeMetrics:
         for depth, steps in enumerate(other._drafted_depths):
             _count(self._drafted_depths, depth, steps)
         self.num_draft_tokens += other.num_draft_tokens
+        self._add_sources(other.num_draft_tokens_per_source, other.num_accepted_tokens_per_source)
+
+    def _add_sources(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        for source, (nodes, kept) in enumerate(zip(drafted, accepted, strict=True)):
+            _count(self.num_draft_tokens_per_source, source, nodes)
+            _count(self.num_accepted_tokens_per_source, source, kept)
 
     @property
     def num_steps(self) -> int:
@@ -122,6 +140,8 @@ class SpeculativeMetrics:
             "num_accepted_tokens_per_pos": self.num_accepted_tokens_per_pos,
             "num_drafts_per_pos": self.num_drafts_per_pos,
             "acceptance_rate_per_pos": self.acceptance_rate_per_pos,
+            "num_draft_tokens_per_source": list(self.num_draft_tokens_per_source),
+            "num_accepted_tokens_per_source": list(self.num_accepted_tokens_per_source),
             "histogram": list(self.histogram),
         }
 
@@ -241,11 +261,16 @@ class ExecutorMetrics:
         self.num_prefix_cache_hits += found
 
     def record_verify(
-        self, request_id: int, emitted: int, drafted_nodes: int, drafted_depth: int | None = None
+        self,
+        request_id: int,
+        emitted: int,
+        drafted_nodes: int,
+        drafted_depth: int | None = None,
+        by_source: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
         """One verify step of one request; see `SpeculativeMetrics.record`."""
         for metrics in (self.of(request_id), self.total):
-            metrics.record(emitted, drafted_nodes, drafted_depth)
+            metrics.record(emitted, drafted_nodes, drafted_depth, by_source)
 
     def of(self, request_id: int) -> SpeculativeMetrics:
         """The live figures of one request; empty ones for a request without verify steps."""

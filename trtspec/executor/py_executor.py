@@ -291,8 +291,10 @@ class PyExecutor:
         request.finish_reason = stop.finish_reason
         if item.is_generation:
             request.num_steps += 1
-            nodes, depth = result.drafts.counts[i], result.drafts.max_depths[i]
-            self.metrics.record_verify(request.id, count, nodes, depth)
+            drafts = result.drafts
+            by_source = drafts.by_source(i, result.accepted_rows(i))
+            verified = drafts.counts[i], drafts.max_depths[i], by_source
+            self.metrics.record_verify(request.id, count, *verified)
         return StepOutput(request, tokens, result.logprobs.get(i))
 
     def _end(self, request: Request) -> None:

@@ -109,7 +109,8 @@ class RequestProcessors:
                 shaped[i] = forced if len(forced) > tree.max_depth else tree
         if all(tree is drafts[i] for i, tree in shaped.items()):
             return drafts
-        return DraftBatch.of([shaped.get(i, tree) for i, tree in enumerate(drafts)])
+        made = DraftBatch.of([shaped.get(i, tree) for i, tree in enumerate(drafts)])
+        return made.attributed(drafts)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""

@@ -15,15 +15,18 @@ from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.tree import TokenTree
 
-# What owns a batch of C++, its address, and of each item the nodes and the largest depth.
-_Described = tuple[Any, int, list[int], list[int]]
+# What owns a batch of C++, its address, of each item the nodes and the largest depth, and whether
+# the first source proposed all nodes.
+_Described = tuple[Any, int, list[int], list[int], bool]
 _class: Any = torch.classes.trtspec.DraftBatch
 _of: Callable[..., _Described] = _class.of
 _cut: Callable[..., _Described] = _class.cut
 _pick: Callable[[int, Sequence[int]], _Described] = _class.pick
 _best: Callable[[int, Sequence[int]], _Described] = _class.best
 _likeliest: Callable[[int, int], _Described] = _class.likeliest
-_merge: Callable[[list[int]], _Described] = _class.merge
+_merge: Callable[[list[int], Sequence[int]], _Described] = _class.merge
+_attributed: Callable[[int, int], _Described] = _class.attributed
+_by_source: Callable[[int, int, Sequence[int]], tuple[list[int], list[int]]] = _class.by_source
 _calibrated: Callable[[int, Tensor, Sequence[float]], _Described] = _class.calibrated
 _ranked: Callable[[int], Tensor] = _class.ranked
 _outcomes: Callable[..., tuple[int, list[bool], list[int]]] = _class.outcomes
@@ -31,8 +34,9 @@ _nodes: Callable[[int, int], list[Tensor]] = _class.nodes
 
 
 class DraftBatch:
-    """The draft nodes of the items of a step, in their order, each with a token, a parent and a
-    score (see `TokenTree`); immutable. Equal if all trees are.
+    """The draft nodes of the items of a step, in their order, each with a token, a parent, a score
+    (see `TokenTree`) and its source: which member of a union proposed it. Immutable. Equal if all
+    trees are.
 
     counts: nodes of each item. max_depths: the depth of its deepest one; 0 without nodes. address:
     of the batch of C++, for native calls, as long as this one lives.
@@ -40,7 +44,7 @@ class DraftBatch:
 
     def __init__(self, described: _Described) -> None:
         """Of what a native call made. To make one of trees, see `of`."""
-        self._owner, self.address, self.counts, self.max_depths = described
+        self._owner, self.address, self.counts, self.max_depths, self._has_one_source = described
         self._trees: dict[int, TokenTree] = {}  # those that were asked for
 
     @classmethod
@@ -81,11 +85,20 @@ class DraftBatch:
             raise ConfigError(str(error)) from None
 
     @classmethod
-    def merge(cls, batches: Sequence[DraftBatch]) -> DraftBatch:
+    def merge(
+        cls, batches: Sequence[DraftBatch], sources: Sequence[int] | None = None
+    ) -> DraftBatch:
         """The union of drafts of the same items by token path: a path that several hold appears
         once, with the highest score that it has. Nodes keep the order in which they first come, so
-        those of an earlier batch come first."""
-        return cls(_merge([batch.address for batch in batches]))
+        those of an earlier batch come first, and have the source of the batch that held them first:
+        ``sources``, 0 to 254 of each; left out, their places."""
+        given = range(len(batches)) if sources is None else sources
+        return cls(_merge([batch.address for batch in batches], [*given]))
+
+    def attributed(self, proposed: DraftBatch) -> DraftBatch:
+        """With the sources that the same paths have in other drafts of these items; what these do
+        not hold has none."""
+        return DraftBatch(_attributed(self.address, proposed.address))
 
     def pick(self, places: Sequence[int]) -> DraftBatch:
         """The items at these places; -1: one without nodes."""
@@ -140,6 +153,14 @@ class DraftBatch:
         """
         only = 0 if verified is None else verified.address
         return _outcomes(self.address, item, tokens, only, *table)
+
+    def by_source(self, item: int, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Of each source, how many nodes of an item it proposed, and how many of these the accepted
+        ``rows`` are (0 the root's, then those of nodes)."""
+        if self._has_one_source:
+            count = self.counts[item]
+            return ([count], [len(rows) - 1]) if count else ([], [])
+        return _by_source(self.address, item, rows)
 
     def __len__(self) -> int:
         """Items."""

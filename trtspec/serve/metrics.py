@@ -166,6 +166,18 @@ class _EngineCollector(Collector):
             figures["num_drafts_per_pos"],
         )
         yield self._by(
+            "spec_decode_num_draft_tokens_per_source",
+            "Draft tokens by the member of a union that proposed them, the first one being 0",
+            "source",
+            figures["num_draft_tokens_per_source"],
+        )
+        yield self._by(
+            "spec_decode_num_accepted_tokens_per_source",
+            "Draft tokens accepted by the member of a union that proposed them",
+            "source",
+            figures["num_accepted_tokens_per_source"],
+        )
+        yield self._by(
             "spec_decode_steps",
             "Verify steps by the number of draft tokens they accepted",
             "accepted",

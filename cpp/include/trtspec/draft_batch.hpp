@@ -18,7 +18,7 @@ struct DraftCut {
 };
 
 // The nodes of one request behind those of the other, in the order of a step's items. All that
-// makes batches of batches lets each node keep its score.
+// makes batches of batches lets each node keep its score and its source.
 class DraftBatch {
  public:
   // Of so many requests without nodes.
@@ -45,8 +45,13 @@ class DraftBatch {
   DraftBatch likeliest(std::int64_t count) const;
   // Of batches of the same requests, the union by token path: a path that several hold appears
   // once, with the highest score that it has. Nodes keep the order in which they first come, so
-  // those of an earlier batch come first.
-  static DraftBatch merge(std::span<const DraftBatch* const> batches);
+  // those of an earlier batch come first, and a node's source is the one of `sources`, one a batch,
+  // whose batch held it first.
+  static DraftBatch merge(std::span<const DraftBatch* const> batches,
+                          std::span<const std::uint8_t> sources);
+  // With the sources that the same paths have in another batch of these requests; kNoSource for
+  // those that it does not hold.
+  DraftBatch attributed(const DraftBatch& proposed) const;
   // With other scores: along the path to a node, the sum of `gains`, a table of num_levels columns,
   // at the cells of its nodes (TreeView::cells), times the exponent of the request.
   DraftBatch calibrated(std::span<const float> gains, std::int32_t num_levels,
@@ -62,6 +67,7 @@ class DraftBatch {
   std::vector<std::int64_t> tokens_;
   std::vector<std::int32_t> parents_;  // within the request
   std::vector<float> scores_;
+  std::vector<std::uint8_t> sources_;
 };
 
 }  // namespace trtspec

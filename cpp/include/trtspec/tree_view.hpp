@@ -13,13 +13,16 @@ namespace trtspec {
 //
 // parents[i] is the index of node i's parent, -1 for a child of the root; a parent comes before its
 // children. scores: of each node, ln of the probability that its drafter gives the path to it; none
-// at all, or one a node. They count for nothing in a comparison.
+// at all, or one a node. sources: which member of a union proposed each node, kNoSource: none did;
+// none at all: the first did. Neither counts in a comparison.
 struct TreeView {
   static constexpr std::int64_t kBitsPerWord = 64;
+  static constexpr std::uint8_t kNoSource = 255;
 
   std::span<const std::int64_t> tokens = {};
   std::span<const std::int32_t> parents = {};
   std::span<const float> scores = {};
+  std::span<const std::uint8_t> sources = {};
 
   std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
   bool empty() const { return tokens.empty(); }
@@ -56,6 +59,13 @@ struct TreeView {
   };
   Outcomes outcomes(std::span<const std::int64_t> text,
                     const TreeView* verified = nullptr) const;
+  // Of each source up to the last one of a node, how many nodes it proposed, and how many of those
+  // the accepted `rows` are: 0 the root's, n + 1 that of node n.
+  struct OfSource {
+    std::int64_t drafted = 0;
+    std::int64_t accepted = 0;
+  };
+  std::vector<OfSource> by_source(std::span<const std::int64_t> rows) const;
   // Nodes from a child of the root down to `node`, inclusive; none for the root, -1. Throws
   // std::invalid_argument for a node that is not there.
   std::vector<std::int32_t> path(std::int64_t node) const;

@@ -182,8 +182,7 @@ std::vector<StepOutput> Executor::conclude(const ScheduledBatch& batch, const Dr
     if (result.failed(i)) output.error = no_usable_logits(request);
     request.finish_reason = result.ends[i];
     if (item.is_generation && output.error.empty()) {
-      metrics_.record_verify(request.id, std::ssize(emitted), drafts[i].size(),
-                             drafts[i].max_depth());
+      metrics_.record_verify(request.id, result.accepted_rows(i), drafts[i]);
     }
   }
   return outputs;

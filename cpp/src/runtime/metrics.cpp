@@ -13,6 +13,14 @@ void count(std::vector<std::int64_t>& bins, std::size_t index, std::int64_t by =
   bins[index] += by;
 }
 
+void add(std::vector<TreeView::OfSource>& sums, const std::vector<TreeView::OfSource>& more) {
+  if (sums.size() < more.size()) sums.resize(more.size());
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    sums[i].drafted += more[i].drafted;
+    sums[i].accepted += more[i].accepted;
+  }
+}
+
 double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.0; }
 
 // [i]: the steps of `bins`, one bin a depth from 0 on, that came to depth i + 1, for each depth but
@@ -29,14 +37,15 @@ std::vector<std::int64_t> steps_so_deep(const std::vector<std::int64_t>& bins, s
 
 }  // namespace
 
-void SpeculativeMetrics::record(std::int64_t emitted, std::int64_t drafted_nodes,
-                                std::int64_t drafted_depth) {
-  if (emitted < 1 || emitted > drafted_depth + 1 || drafted_depth > drafted_nodes) {
+void SpeculativeMetrics::record(std::span<const std::int64_t> rows, const TreeView& drafted) {
+  const std::int64_t emitted = std::ssize(rows), drafted_depth = drafted.max_depth();
+  if (emitted < 1 || emitted > drafted_depth + 1) {
     throw std::logic_error("a step cannot emit more than its deepest draft and one token");
   }
   count(histogram_, static_cast<std::size_t>(emitted - 1));
   count(drafted_depths_, static_cast<std::size_t>(drafted_depth));
-  num_draft_tokens_ += drafted_nodes;
+  num_draft_tokens_ += drafted.size();
+  add(by_source_, drafted.by_source(rows));
 }
 
 void SpeculativeMetrics::merge(const SpeculativeMetrics& other) {
@@ -47,6 +56,7 @@ void SpeculativeMetrics::merge(const SpeculativeMetrics& other) {
     count(drafted_depths_, i, other.drafted_depths_[i]);
   }
   num_draft_tokens_ += other.num_draft_tokens_;
+  add(by_source_, other.by_source_);
 }
 
 std::int64_t SpeculativeMetrics::num_steps() const {
@@ -82,6 +92,18 @@ std::vector<double> SpeculativeMetrics::acceptance_rate_per_pos() const {
   return rates;
 }
 
+std::vector<std::int64_t> SpeculativeMetrics::num_draft_tokens_per_source() const {
+  std::vector<std::int64_t> counts;
+  for (const TreeView::OfSource& one : by_source_) counts.push_back(one.drafted);
+  return counts;
+}
+
+std::vector<std::int64_t> SpeculativeMetrics::num_accepted_tokens_per_source() const {
+  std::vector<std::int64_t> counts;
+  for (const TreeView::OfSource& one : by_source_) counts.push_back(one.accepted);
+  return counts;
+}
+
 double SpeculativeMetrics::acceptance_length() const {
   return ratio(static_cast<double>(num_emitted_tokens()), static_cast<double>(num_steps()));
 }
@@ -101,6 +123,8 @@ void SpeculativeMetrics::write(JsonWriter& out) const {
   out.key("num_accepted_tokens_per_pos").value(num_accepted_tokens_per_pos());
   out.key("num_drafts_per_pos").value(num_drafts_per_pos());
   out.key("acceptance_rate_per_pos").value(acceptance_rate_per_pos());
+  out.key("num_draft_tokens_per_source").value(num_draft_tokens_per_source());
+  out.key("num_accepted_tokens_per_source").value(num_accepted_tokens_per_source());
   out.key("histogram").value(histogram_);
 }
 
@@ -123,10 +147,10 @@ void ExecutorMetrics::record_prefix(std::int64_t queried, std::int64_t found) {
   num_prefix_cache_hits_ += found;
 }
 
-void ExecutorMetrics::record_verify(std::int64_t request_id, std::int64_t emitted,
-                                    std::int64_t drafted_nodes, std::int64_t drafted_depth) {
-  requests_[request_id].record(emitted, drafted_nodes, drafted_depth);
-  total_.record(emitted, drafted_nodes, drafted_depth);
+void ExecutorMetrics::record_verify(std::int64_t request_id, std::span<const std::int64_t> rows,
+                                    const TreeView& drafted) {
+  requests_[request_id].record(rows, drafted);
+  total_.record(rows, drafted);
 }
 
 const SpeculativeMetrics& ExecutorMetrics::of(std::int64_t request_id) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "trees.hpp"
 
 namespace {
 
@@ -14,6 +15,7 @@ using trtspec::Request;
 using trtspec::SamplingOptions;
 using trtspec::text_end;
 using trtspec::TextEnd;
+using trtspec::test::Tree;
 using Tokens = std::vector<std::int64_t>;
 using Rates = std::vector<double>;
 
@@ -90,9 +92,10 @@ void test_figures() {
   trtspec::SpeculativeMetrics metrics;
   CHECK_EQ(metrics.acceptance_length(), 0.0);
   CHECK(metrics.num_accepted_tokens_per_pos().empty());
-  metrics.record(3, 4, 3);  // two of a tree of four nodes
-  metrics.record(1, 4, 3);
-  metrics.record(1, 0, 0);  // no drafts
+  const Tree tree = {{1, 2, 3, 4}, {-1, 0, -1, 1}};
+  metrics.record(Tokens{0, 1, 2}, tree);  // two of four nodes
+  metrics.record(Tokens{0}, tree);
+  metrics.record(Tokens{0}, {});  // no drafts
   CHECK(metrics.histogram() == (Tokens{2, 0, 1}));
   CHECK(metrics.drafted_depths() == (Tokens{1, 0, 0, 2}));
   CHECK_EQ(metrics.num_steps(), 3);
@@ -104,20 +107,26 @@ void test_figures() {
   CHECK(metrics.acceptance_rate_per_pos() == (Rates{0.5, 0.5, 0.0}));
   CHECK_EQ(metrics.acceptance_length(), 5.0 / 3.0);
   CHECK_EQ(metrics.acceptance_rate(), 0.25);
-  CHECK_THROWS(metrics.record(0, 1, 1));
-  CHECK_THROWS(metrics.record(3, 1, 1));
-  CHECK_THROWS(metrics.record(1, 1, 2));
+  CHECK(metrics.num_draft_tokens_per_source() == Tokens{8});
+  CHECK(metrics.num_accepted_tokens_per_source() == Tokens{2});
+  const Tree one = {{1}, {-1}};
+  CHECK_THROWS(metrics.record({}, one));
+  CHECK_THROWS(metrics.record(Tokens{0, 1, 1}, one));
 
   trtspec::SpeculativeMetrics more;
-  more.record(5, 4, 4);
+  const Tree chain = {{1, 2, 3, 4}, {-1, 0, 1, 2}};
+  const std::vector<std::uint8_t> sources = {2, 0, 2, trtspec::TreeView::kNoSource};
+  more.record(Tokens{0, 1, 2, 3, 4}, {chain.tokens, chain.parents, {}, sources});
   more.merge(metrics);
   CHECK(more.histogram() == (Tokens{2, 0, 1, 0, 1}));
   CHECK_EQ(more.num_draft_tokens(), 12);
+  CHECK(more.num_draft_tokens_per_source() == (Tokens{9, 0, 2}));
+  CHECK(more.num_accepted_tokens_per_source() == (Tokens{3, 0, 2}));
 }
 
 void test_executor_figures() {
   trtspec::ExecutorMetrics metrics;
-  metrics.record_verify(4, 2, 3, 3);
+  metrics.record_verify(4, Tokens{0, 1}, Tree{{1, 2, 3}, {-1, 0, 1}});
   metrics.record_step({.seconds = 0.5, .target_seconds = 0.25, .draft_seconds = 0.125,
                        .target_calls = 1, .draft_calls = 2});
   metrics.record_step({.seconds = 0.5, .target_seconds = 0.5, .draft_seconds = 0.0,
@@ -127,7 +136,7 @@ void test_executor_figures() {
   metrics.write(out);
   out.end_object();
   const trtspec::Json figures = trtspec::Json::parse(out.text(), "figures");
-  CHECK_EQ(figures.members().size(), 22u);
+  CHECK_EQ(figures.members().size(), 24u);
   CHECK_EQ(figures.at("acceptance_length").as_double(), 2.0);
   CHECK_EQ(figures.at("num_engine_calls").as_int(), 4);
   CHECK_EQ(figures.at("num_draft_calls").as_int(), 2);

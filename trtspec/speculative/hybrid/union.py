@@ -33,6 +33,7 @@ class UnionDrafter(Drafter):
         """``adapts``: draft and verify what pays; False: as much as there may be.
         ``has_own_rule``: an `AcceptanceRule` accepts drafts, not the target's own choice."""
         self.needs, self.target_cost = needs, CostTable()
+        self._sources = {member: source for source, member in enumerate(members)}
         self._members = sorted(members, key=lambda member: member.has_engine)
         for member in members:
             member.costs.speed = self.target_cost.speed
@@ -97,7 +98,9 @@ class UnionDrafter(Drafter):
         if not drafts:
             return DraftBatch.none(len(requests))
         step.asked = list(drafts)
-        union = DraftBatch.merge([*drafts.values()]).best([item.max_nodes for item in plan.items])
+        sources = [self._sources[member] for member in drafts]
+        union = DraftBatch.merge([*drafts.values()], sources)
+        union = union.best([item.max_nodes for item in plan.items])
         if self._adapts:
             union = union.likeliest(policy.count(step, union.chances))
         step.nodes = sum(union.counts)

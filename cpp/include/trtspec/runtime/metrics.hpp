@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <trtspec/json.hpp>
+#include <trtspec/tree_view.hpp>
 #include <vector>
 
 namespace trtspec {
@@ -16,9 +18,9 @@ namespace trtspec {
 // that accepted a draft tokens; the token sampled by a prefill is not a step.
 class SpeculativeMetrics {
  public:
-  // One step: tokens emitted (1 or more), nodes verified, depth of the deepest of them. Throws
+  // One step: the rows that emitted tokens (1 or more), and the tree that was verified. Throws
   // std::logic_error for numbers that cannot be.
-  void record(std::int64_t emitted, std::int64_t drafted_nodes, std::int64_t drafted_depth);
+  void record(std::span<const std::int64_t> rows, const TreeView& drafted);
   // Adds the counts of `other`.
   void merge(const SpeculativeMetrics& other);
 
@@ -37,6 +39,10 @@ class SpeculativeMetrics {
   std::vector<std::int64_t> num_drafts_per_pos() const;
   // Unconditional: accepted at that depth per step that drafted so deep.
   std::vector<double> acceptance_rate_per_pos() const;
+  // [s]: drafted tokens that source s of a union proposed, and those of them that were accepted; of
+  // any other drafter all are of source 0.
+  std::vector<std::int64_t> num_draft_tokens_per_source() const;
+  std::vector<std::int64_t> num_accepted_tokens_per_source() const;
   // Emitted tokens per step (accepted + 1); 0 before the first step.
   double acceptance_length() const;
   // Accepted per drafted token; 0 if nothing was drafted.
@@ -50,6 +56,7 @@ class SpeculativeMetrics {
   std::vector<std::int64_t> histogram_;
   std::vector<std::int64_t> drafted_depths_;
   std::int64_t num_draft_tokens_ = 0;
+  std::vector<TreeView::OfSource> by_source_;
 };
 
 // One executor step, whole, in seconds, and the part of it that was spent in the engines.
@@ -71,8 +78,8 @@ class ExecutorMetrics {
   // A request of `queried` prompt tokens begins on `found` of them, out of the caches.
   void record_prefix(std::int64_t queried, std::int64_t found);
   // One verify step of one request; see SpeculativeMetrics::record.
-  void record_verify(std::int64_t request_id, std::int64_t emitted, std::int64_t drafted_nodes,
-                     std::int64_t drafted_depth);
+  void record_verify(std::int64_t request_id, std::span<const std::int64_t> rows,
+                     const TreeView& drafted);
 
   const SpeculativeMetrics& total() const { return total_; }
   // The figures of one request; empty ones for a request without verify steps.
