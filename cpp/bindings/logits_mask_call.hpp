@@ -1,5 +1,5 @@
-// A call of trtspec::mask_logits (contract: trtspec/ops/logits_mask.py), checked for what shapes and
-// dtypes can tell, as the kernels of any device take it.
+// A call of trtspec::mask_logits (contract: trtspec/ops/logits_mask.py), checked for what shapes
+// and dtypes can tell, as the kernels of any device take it.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <trtspec/logits_mask.hpp>

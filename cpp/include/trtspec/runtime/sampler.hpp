@@ -86,8 +86,8 @@ StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted);
 
 // Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
-// about; a mask changes them in place. Throws std::runtime_error for logits of another shape or dtype, or that are not on the
-// host.
+// about; a mask changes them in place. Throws std::runtime_error for logits of another shape or
+// dtype, or that are not on the host.
 StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const SampleRows& sample);
 
 }  // namespace trtspec
