@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -24,17 +25,19 @@ using Tensors = std::vector<at::Tensor>;
 
 struct ResourcesHolder : torch::CustomClassHolder {
   // Addresses of the caches, the target's first; of each draft's, whether its rows can be made of
-  // tokens alone.
-  ResourcesHolder(const Ints& caches, const Ints& from_tokens)
-      : resources(made(caches, from_tokens)), tables(caches.size()) {}
+  // tokens alone; and the address of the target's states, 0 without.
+  ResourcesHolder(const Ints& caches, const Ints& from_tokens, int64_t states)
+      : resources(made(caches, from_tokens, states)), tables(caches.size()) {}
 
-  static trtspec::ResourceManager made(const Ints& caches, const Ints& from_tokens) {
+  static trtspec::ResourceManager made(const Ints& caches, const Ints& from_tokens,
+                                       int64_t states) {
     TORCH_CHECK(caches.size() == from_tokens.size() + 1, "resources: one flag is needed a draft");
     std::vector<trtspec::ResourceManager::Draft> drafts;
     for (std::size_t i = 0; i < from_tokens.size(); ++i) {
       drafts.push_back({cache_at(caches[i + 1]), from_tokens[i] != 0});
     }
-    return trtspec::ResourceManager(cache_at(caches.front()), std::move(drafts));
+    return trtspec::ResourceManager(cache_at(caches.front()), std::move(drafts),
+                                    states == 0 ? nullptr : cache_at(states));
   }
 
   // One that no scheduler knows: begun, and freed, by hand.
@@ -103,10 +106,10 @@ using Resources = c10::intrusive_ptr<ResourcesHolder>;
 
 // What a step feeds: the ids of its items, and their table (see plan_table); how many items begin, ids
 // of the preempted requests, and how many run; of each draft cache in turn its committed lengths,
-// and how many tokens are absent to it; and the block tables of the target's cache and of the
-// drafts' in the same order.
-using Planned =
-    std::tuple<Ints, at::Tensor, int64_t, Ints, int64_t, Ints, Ints, Tensors>;
+// and how many tokens are absent to it; the block tables of the target's cache and of the drafts' in
+// the same order; and the states of the items, int32 [B], of a target that has such.
+using Planned = std::tuple<Ints, at::Tensor, int64_t, Ints, int64_t, Ints, Ints, Tensors,
+                           std::optional<at::Tensor>>;
 
 struct SchedulerHolder : torch::CustomClassHolder {
   SchedulerHolder(const Resources& resources, int64_t max_batch_size, int64_t max_num_tokens,
@@ -149,7 +152,7 @@ struct SchedulerHolder : torch::CustomClassHolder {
   Planned schedule(bool drafts) {
     const trtspec::StepPlan plan = scheduler.schedule(drafts);
     Planned planned;
-    auto& [ids, table, begun, preempted, running, drafted, absent, tables] = planned;
+    auto& [ids, table, begun, preempted, running, drafted, absent, tables, states] = planned;
     for (const trtspec::ScheduledRows& item : plan.items) ids.push_back(item.sequence->id);
     table = plan_table(plan.items);
     begun = plan.num_begun;
@@ -163,6 +166,11 @@ struct SchedulerHolder : torch::CustomClassHolder {
         }
         tables.push_back(owner->table(cache, id));
       }
+    }
+    if (const trtspec::KVCache* held = owner->resources.states()) {
+      states = trtspec::host_tensor({int64_t(ids.size())}, at::kInt);
+      std::transform(ids.begin(), ids.end(), states->mutable_data_ptr<int32_t>(),
+                     [&](int64_t id) { return held->block_table(id).front(); });
     }
     return planned;
   }
@@ -180,7 +188,7 @@ struct SchedulerHolder : torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.class_<ResourcesHolder>("ResourceManager")
-      .def(torch::init<Ints, Ints>())
+      .def(torch::init<Ints, Ints, int64_t>())
       .def("begin", &ResourcesHolder::begin)
       .def("free", &ResourcesHolder::free)
       .def("reserve", &ResourcesHolder::reserve)

@@ -112,7 +112,7 @@ class ToyEngine:
         self._favoured = (_mix_all(salts, phases) % np.uint64(model.text_vocab)).astype(np.int64)
 
     def forward(self, packed: RowBatch) -> tuple[Tensor, Tensor | None]:
-        rows, logits_rows, _ = packed
+        rows, logits_rows, *_ = packed
         seen = self._feed(rows, None)
         logits = self.logits([seen[row] for row in logits_rows.tolist()])
         hidden = None

@@ -241,6 +241,7 @@ def broken_text(folder: Path) -> None:
     (folder / "config.json").write_text('{"format_version": 9,\n "target": }')
 
 
+STATE = {"name": "sum", "heads": 1, "size": 1, "dtype": "float32", "kind": "slot"}
 DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "older": (edited(format_version=1), ("engine format 1", "reads 9", "trtspec-build")),
     "no_version": (edited(format_version=...), ("not an engine folder",)),
@@ -250,6 +251,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "size": (
         edited(facts__target__layers=[]),
         ("config.json", "0 is not between 1", "trtspec-build"),
+    ),
+    "states": (
+        edited(facts__target__caches=[{"window": 0, "buffers": [STATE]}]),
+        ("config.json", "not of kind slot", "from Python"),
     ),
     "type": (edited(build__max_seq_len="long"), ("config.json", "an integer", "a string")),
     "backend": (edited(build__backend="eager"), ("'eager'", "Python only", "--backend aoti")),

@@ -38,7 +38,7 @@ class FromScratch:
         size, caches = self.layout.tokens_per_block, []
         for config in (self.target.config, self.decoder):
             caches.append(new_caches(config, blocks, size, torch.float32))
-        (ids, *rest), _, _ = pack([RowGroup(text[:-1], 0, table)], self.layout)
+        (ids, *rest), *_ = pack([RowGroup(text[:-1], 0, table)], self.layout)
         _, states = self.target.trunk(ids, PackedRows(*rest), caches[0])
         assert states is not None
         self.modules(torch.tensor(text[1:]), PackedRows(*rest), states, caches[1])

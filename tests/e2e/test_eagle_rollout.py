@@ -78,7 +78,7 @@ class Oracle:
                 fed = [last(path[:length])[0] for length in range(len(path))]
                 features = torch.cat([base, *fed])
                 group = RowGroup([*tokens[1:], *path], 0, self.blocks)
-                (ids, *rows), _, _ = pack([group], self.layout)
+                ids, *rows = pack([group], self.layout).rows
                 out, ready = self.draft.draft(ids, features, PackedRows(*rows), self.caches)
                 known[path] = out[-1:].clone(), self.draft.head(ready[-1:])
             return known[path]

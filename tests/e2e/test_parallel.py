@@ -137,7 +137,7 @@ class Oracle:
         if isinstance(self.config, PEagleConfig):
             unknown = self.network.mask_hidden.expand(len(masks), -1)
             features, own = self.network.fuse(torch.cat((hidden, unknown))), own[1:]
-        (ids, *rows), _, _ = pack([RowGroup([*own, *masks], 0, self.blocks)], self.layout)
+        ids, *rows = pack([RowGroup([*own, *masks], 0, self.blocks)], self.layout).rows
         _, ready = self.network.draft(ids, features, PackedRows(*rows), self.caches)
         logits = self.network.head(ready[len(own) - 1 :])
 

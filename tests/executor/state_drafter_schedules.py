@@ -105,7 +105,7 @@ class FakeTarget(Book):
         self.next_token, self.vocab = next_token, vocab
 
     def forward(self, packed: RowBatch) -> tuple[Tensor, Tensor]:
-        rows, logits_rows, _ = packed
+        rows, logits_rows, *_ = packed
         ids, slots = rows.input_ids.tolist(), rows.slot_mapping.tolist()
         masks = rows.tree_mask[:, 0].tolist()
         starts, hidden, reached = rows.query_start.tolist(), [], []

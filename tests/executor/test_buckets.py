@@ -294,7 +294,7 @@ def test_rows_compacted_in_several_calls(
     moved: list[int] = []
     compact = module.kv_compact
 
-    def watched(buffers: Any, src: Tensor, dst: Tensor) -> None:
+    def watched(buffers: list[Tensor], src: Tensor, dst: Tensor) -> None:
         moved.append(len(src))
         compact(buffers, src, dst)
 

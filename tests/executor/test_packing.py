@@ -19,7 +19,7 @@ def blocks(*numbers: int) -> torch.Tensor:
 
 def test_a_prefill_a_tree_and_a_chunk() -> None:
     tree = TokenTree([7, 8, 9], [-1, -1, 0])
-    rows, wanted, _ = pack(
+    rows, wanted, *_ = pack(
         [
             RowGroup([5, 6], 3, blocks(2, 0)),
             RowGroup([4], 6, blocks(5, 1, 3)),

@@ -231,7 +231,7 @@ def test_equals_the_reference(shape: TreeShape, monkeypatch: pytest.MonkeyPatch)
         for _ in range(8):
             groups, texts = fed_requests(rng, engine, layout, shape.num_rollout_rows)
             indices = [rng.randrange(100) for _ in texts]
-            rows, last_rows, _ = pack(groups, layout)
+            rows, last_rows, *_ = pack(groups, layout)
             columns = greedy_sampling(len(texts))._replace(output_index=torch.tensor(indices))
             loop.rule, draft.seen = random_rule(rng, 0.01), []
             found = loop.run(EngineInputs(rows, last_rows=last_rows, columns=columns))
@@ -250,7 +250,7 @@ def test_rows_behind_the_blocks_are_refused() -> None:
     layout = CacheLayout(tokens_per_block=4, blocks_per_sequence=40, mask_words=1)
     shape = TreeShape(1, 4, 5)
     loop = PassRollout(Engine(Draft(0, 1, filtered=0.0), layout), shape, 4)
-    rows, last_rows, _ = pack([RowGroup([1, 2], 0, torch.tensor([3], dtype=torch.int32))], layout)
+    rows, last_rows, *_ = pack([RowGroup([1, 2], 0, torch.tensor([3], dtype=torch.int32))], layout)
     inputs = EngineInputs(rows, last_rows=last_rows, columns=greedy_sampling(1))
     with pytest.raises(RuntimeError, match="behind the blocks"):
         loop.run(inputs)

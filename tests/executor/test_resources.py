@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
@@ -276,3 +277,49 @@ def test_what_a_draft_cache_says_follows_every_move() -> None:
     resources.know([0], [2], [1], [resources.target_block_table(r)])
     assert resources.reserve(r, 9, (9,))
     assert cache.committed(r) == 3 and len(cache.block_table(r)) == 3
+
+
+def with_states(target: int, slots: int) -> ResourceManager:
+    states = SlotKVCacheManager(slots, 64)
+    return ResourceManager(KVCacheManager(target, 4), [KVCacheManager(8, 4)], None, states)
+
+
+def test_states_are_reserved_with_the_caches_or_not_at_all() -> None:
+    resources = with_states(8, 1)
+    assert resources.states is not None
+    first, second = request(0, list(range(9))), request(1, [7, 8])
+    resources.begin(first)
+    commit(resources, first, 8, 8)
+    assert resources.begin(second) == 0
+    assert resources.room(second) == resources.target_room(second) == 0
+    assert not resources.reserve(second, 4, (4,))  # there are blocks, but no state
+    assert tables(resources, second) == [0, 0]
+    resources.check_invariants()
+    resources.free(first)
+    assert resources.reserve(second, 4, (4,))
+    assert resources.states.block_table(1).tolist() == [0]
+    resources.free(second)
+    assert resources.states.num_free_blocks == 1
+    resources.check_invariants()
+
+
+def test_a_refusal_of_blocks_takes_no_state() -> None:
+    resources = with_states(2, 1)
+    r = request(0, [1, 2, 3])
+    resources.begin(r)
+    assert not resources.reserve(r, 9, (9,))
+    assert resources.states is not None and resources.states.num_free_blocks == 1
+    resources.check_invariants()
+
+
+def test_a_prefix_is_found_as_far_as_its_state() -> None:
+    """Slots keep none: the blocks that the target has of it do not count."""
+    resources = with_states(8, 2)
+    first = request(0, list(range(9)))
+    resources.begin(first)
+    commit(resources, first, 8, 8)
+    assert resources.target.match(first.tokens) == 8
+    second = request(1, list(range(9)))
+    assert resources.begin(second) == 0
+    commit(resources, second, 3, 3)
+    assert lengths(resources, second) == [3, 3]

@@ -30,8 +30,8 @@ from trtspec.models.causal_lm import CausalLM, new_caches, new_slot_caches
 from trtspec.models.feed_forwards.experts import ExpertLinear
 from trtspec.models.layer_facts import (
     Matrix,
-    cache_bytes_per_token,
     cache_places,
+    cache_row_bytes,
     decoder_caches,
     decoder_facts,
     decoder_matrices,
@@ -167,11 +167,11 @@ WIDE = CacheBuffer("k", 2, 8), CacheBuffer("v", 2, 8)
 def test_layers_may_differ_in_their_caches() -> None:
     assert [facts.buffers for facts in decoder_facts(MIXED)] == [NARROW, WIDE]
     assert [facts.window for facts in decoder_facts(MIXED)] == [5, 0]
-    assert cache_bytes_per_token(MIXED, torch.bfloat16) == 2 * 2 * (1 * 4 + 2 * 8)
+    assert cache_row_bytes(MIXED, torch.bfloat16, "paged") == 2 * 2 * (1 * 4 + 2 * 8)
     narrow, wide = new_caches(MIXED, 3, 16, torch.float32)
     assert [tuple(buffer.shape) for buffer in narrow] == [(3, 16, 1, 4)] * 2
     assert [tuple(buffer.shape) for buffer in wide] == [(3, 16, 2, 8)] * 2
-    assert cache_bytes_per_token(LATENTS, torch.float32) == 4 * 2 * (16 + 6)  # of two layers
+    assert cache_row_bytes(LATENTS, torch.float32, "paged") == 4 * 2 * (16 + 6)  # of two layers
     for cache in new_caches(LATENTS, 3, 4, torch.float32):
         assert [tuple(buffer.shape) for buffer in cache] == [(3, 4, 1, 16), (3, 4, 1, 6)]
     slots = new_slot_caches(MIXED, 3, 16, torch.float32)[1]
@@ -182,9 +182,8 @@ def test_readers_have_no_cache() -> None:
     assert [facts.buffers for facts in decoder_facts(SHARED)][2:] == [(), ()]
     assert decoder_caches(SHARED) == [NARROW, WIDE]
     assert cache_places(SHARED) == [0, 1, 0, 1]
-    assert cache_bytes_per_token(SHARED, torch.float32) == cache_bytes_per_token(
-        MIXED, torch.float32
-    )
+    shared, mixed = (cache_row_bytes(each, torch.float32, "paged") for each in (SHARED, MIXED))
+    assert shared == mixed
     model = CausalLM(SHARED, torch.float32)
     matrices = [read for read in CausalLM.matrices(SHARED) if isinstance(read, Matrix)]
     assert Matrix(4 * 6, 16, "per_layer.projection") in matrices

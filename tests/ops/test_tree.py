@@ -65,7 +65,7 @@ def test_shape(tree: TokenTree) -> None:
 def mask_of(tree: TokenTree, words: int) -> np.ndarray:
     """The mask of the tree's rows in an engine call, int64 [n + 1, words]."""
     block = torch.zeros(1, dtype=torch.int32)
-    rows, _, _ = pack(
+    rows, *_ = pack(
         [RowGroup([0], 0, block)], CacheLayout(1 + len(tree), 1, words), DraftBatch.of([tree])
     )
     return rows.tree_mask.numpy()

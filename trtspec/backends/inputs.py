@@ -48,8 +48,10 @@ class RowInputs(NamedTuple):
 class EngineInputs(NamedTuple):
     """A call's inputs; None: what this kind of engine does not take.
 
-    rows          of all engines but those without K/V
-    logits_rows   [R] i64     a language model: rows whose logits are wanted
+    rows          of all engines but those without K/V, and of a replay
+    state_slots   [B] i32     a network that keeps states: each request's, -1 marks padding
+    logits_rows   [R] i64     a language model: rows whose logits are wanted; a replay: rows of the
+                  last call that its requests' states are to take in
     root_ids      [B] i64     a rollout without K/V that reads it: each request's root
     root_states   [B, n*H]    a rollout without K/V: the state before each request's root
     last_rows     [B] i64     a rollout: the last row of each request; [R] of one of its passes: the
@@ -57,13 +59,14 @@ class EngineInputs(NamedTuple):
     columns       sampling values: [B] of a rollout's requests; [R] of such rows, and of the logits
                   rows of a target that samples and accepts by itself
     parents       [R] i32     such a target: of its logits rows, in their trees
-    row_start     [J+1] i32   such a target: first logits row of each request to verify
+    row_start     [J+1] i32   such a target: first logits row of each request to verify; a replay:
+                  first one of each request
     hidden_in     [T, n*H]    a network that reads the target's states: those of each row
-    caches        keys of every layer that keeps them, then values, written in place: [num_blocks,
-                  block_size, kv_heads, head_dim], over slots [slots, kv_heads, length, head_dim]
+    caches        the buffers of each layer's cache, see `KVTensors`, written in place
     """
 
     rows: RowInputs | None = None
+    state_slots: Tensor | None = None
     logits_rows: Tensor | None = None
     root_ids: Tensor | None = None
     root_states: Tensor | None = None
@@ -89,6 +92,7 @@ class EngineInputs(NamedTuple):
         given = iter(tensors)
         return EngineInputs(
             rows=None if self.rows is None else RowInputs._make(islice(given, len(self.rows))),
+            state_slots=None if self.state_slots is None else next(given),
             logits_rows=None if self.logits_rows is None else next(given),
             root_ids=None if self.root_ids is None else next(given),
             root_states=None if self.root_states is None else next(given),

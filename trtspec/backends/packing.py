@@ -31,11 +31,13 @@ class RowGroup:
 
 class RowBatch(NamedTuple):
     """``rows`` of an engine call, those whose logits are wanted (``logits_rows`` int64 [R], in
-    order), and ``cached_tokens`` whose K/V it reads: those committed, and the rows' own."""
+    order), and ``cached_tokens`` whose K/V it reads: those committed, and the rows' own.
+    ``state_slots``: of a target that keeps states, those of the requests, int32 [B]."""
 
     rows: RowInputs
     logits_rows: Tensor
     cached_tokens: int
+    state_slots: Tensor | None = None
 
 
 def pack(

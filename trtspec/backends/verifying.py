@@ -28,9 +28,11 @@ class VerifyingSession:
         """See `Session.run`. Returns what the session does, and behind it ``sampled [R] i64``,
         ``accepted_rows [J, width] i32`` and ``num_emitted [J] i32``, as `sample` and `accept_trees`
         say of the J requests of ``row_start``; those without rows emit nothing."""
+        if inputs.columns is None:  # nothing to verify: a replay
+            return self._session.run(inputs)
         rows, wanted, columns = inputs.rows, inputs.logits_rows, inputs.columns
         parents, row_start = inputs.parents, inputs.row_start
-        assert rows is not None and wanted is not None and columns is not None, "a target's call"
+        assert rows is not None and wanted is not None, "a target's call"
         assert parents is not None and row_start is not None, "a target that verifies is asked to"
         plain = inputs._replace(columns=None, parents=None, row_start=None)
         outputs = self._session.run(plain)

@@ -23,9 +23,10 @@ from trtspec.log import logger
 from trtspec.models.causal_lm import CausalLM, new_caches
 from trtspec.models.embedding import Embedding
 from trtspec.models.feed_forwards.experts import ExpertLinear
-from trtspec.models.layer_facts import matrix_bytes
+from trtspec.models.layer_facts import keeps_states, matrix_bytes
 from trtspec.models.linear import Linear
-from trtspec.models.rows import Caches, PackedRows
+from trtspec.models.rows import Caches, PackedRows, Rows
+from trtspec.models.state_rows import StateRows
 from trtspec.ops import native as native  # registers the custom ops
 
 NUM_TOKENS = 128
@@ -188,7 +189,7 @@ def log_probabilities(model: CausalLM, ids: Tensor, kept: ModelConfig | None = N
 
 def whole_texts(
     model: CausalLM, lengths: Sequence[int], kept: ModelConfig | None = None
-) -> tuple[PackedRows, Caches]:
+) -> tuple[Rows, Caches]:
     """The rows of texts of so many tokens, each from its beginning, one behind the other, and
     caches for them: those of ``kept``, or the model's."""
     blocks = [-(-length // _BLOCK) for length in lengths]
@@ -199,6 +200,7 @@ def whole_texts(
     own = [torch.arange(length) for length in lengths]
     slots = [begin * _BLOCK + each for begin, each in zip(first, own, strict=True)]
     ends = torch.tensor([0, *lengths]).cumsum(0)
+    count = len(lengths)
     rows = PackedRows(
         positions=torch.cat(own),
         slot_mapping=torch.cat(slots),
@@ -208,4 +210,9 @@ def whole_texts(
         is_tree=torch.zeros(len(lengths), dtype=torch.bool),
         tree_mask=torch.zeros(sum(lengths), 1, dtype=torch.int64),
     )
-    return rows, new_caches(kept or model.config, sum(blocks), _BLOCK, model.dtype)
+    config, num_rows = kept or model.config, sum(lengths)
+    sizes = config, sum(blocks), _BLOCK, model.dtype
+    caches = new_caches(*sizes, num_states=count + 1, num_rows=num_rows)
+    if keeps_states(config):
+        return StateRows(rows, torch.arange(count, dtype=torch.int32)), caches
+    return rows, caches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,12 @@ from checkpoint_converters import DraftCheckpoint, content_of, reading_notes
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
+from trtspec.builder.cache_support import (
+    refuse_draft_states,
+    require_eight_bits,
+    require_states,
+    require_target_caches,
+)
 from trtspec.builder.checkpoints import config_as_said
 from trtspec.builder.digest_memory import DigestMemory
 from trtspec.builder.graph_cache import graph_key
@@ -49,7 +55,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.engine.memory import kv_bytes_per_token, state_bytes, weight_bytes
 from trtspec.engine.weight_formats import draft_formats
 from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
@@ -130,9 +136,13 @@ class BuildPlan:
             if draft.network.decoder is not None:
                 kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
+        states = state_bytes(
+            engine.target, build.dtype, build.max_batch_size, build.max_num_tokens or 0
+        )
         lines.append(
             f"memory   weights {weights / _GIB:.3f} GiB, K/V {kv / 1024:.1f} KiB a token "
             f"({full / _GIB:.3f} GiB for {build.max_batch_size} x {build.max_seq_len} tokens)"
+            + (f", states {states / _GIB:.3f} GiB" if states else "")
         )
         lines.append(f"engine   {self.fingerprint}")
         return "\n".join(lines)
@@ -180,8 +190,9 @@ def plan_build(
     kept = partial(kept_storage, config, place=place, dtype=build.dtype)
     target = replace(target, storage=kept(target.storage))
     if build.kv_cache_dtype == EIGHT_BITS:
-        _require_eight_bits(build)
+        require_eight_bits(build)
         target = target.with_caches(EIGHT_BITS)
+    require_states(target, build)
     options = options_of(backend, build.backend_options)
     environment = backend.environment_to_build(build.device, options)
     options, why = backend.complete(options)
@@ -319,7 +330,8 @@ def _plan_draft(
     speculative.check_network(network)
     if network.decoder is not None:
         require_blocks(network.decoder)
-    _require_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
+        refuse_draft_states(network.decoder, speculative)
+    require_target_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
     assert build.max_seq_len is not None, "a resolved build says it"
     network = _for_length(network, build.max_seq_len)
     least = speculative.least_probability
@@ -351,32 +363,6 @@ def _require_own_head(speculative: TreeDecodingConfig, draft: EngineDraft) -> No
         raise ConfigError(
             f"head_weight_dtype {asked}: the draft has no head of its own, it reads the target's; "
             "leave it out, or build with --head_weight_dtype"
-        )
-
-
-def _require_eight_bits(build: BuildConfig) -> None:
-    """ConfigError where K/V of 8 bits is not read: by graphs that call no ops."""
-    if not backend_named(build.backend).runs_ops:
-        raise ConfigError(
-            f"kv_cache_dtype {EIGHT_BITS}: attention of backend {build.backend!r} reads no K/V of "
-            "8 bits in this version; leave it out, or build with the default backend for a CPU"
-        )
-
-
-def _require_caches(
-    layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
-) -> None:
-    """ConfigError where a draft reads K/V of the target's that no other network can read."""
-    if layers and build.kv_cache_dtype == EIGHT_BITS:
-        raise ConfigError(
-            f"method {speculative.method!r} reads the target's K/V, which is not read in "
-            f"{EIGHT_BITS}; leave kv_cache_dtype out"
-        )
-    if layers and not backend_named(build.backend).runs_ops:
-        raise ConfigError(
-            f"method {speculative.method!r} reads the target's K/V of layers "
-            f"{', '.join(map(str, layers))} in blocks by an op, and graphs of backend "
-            f"{build.backend!r} call none; choose another, such as the default one"
         )
 
 

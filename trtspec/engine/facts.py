@@ -20,9 +20,9 @@ def network_facts(network: DraftConfig, build: BuildConfig, pass_bytes: int) -> 
 
     architecture, vocab_size, hidden_size, eos_token_ids: of its decoder; absent without one.
     caches: the kinds of caches that layers have, each with its ``window`` and ``buffers``, which
-    have ``name``, ``heads``, ``size`` of each and ``dtype``. layers: for each layer, the index of
-    its cache there; None: it reads that of an earlier one. kv_bytes_per_token: of all caches.
-    pass_bytes: the weights that one pass reads, of experts those of one row.
+    have ``name``, ``heads``, ``size`` of each, ``dtype`` and ``kind``. layers: for each layer, the
+    index of its cache there; None: it reads that of an earlier one. kv_bytes_per_token: of all
+    caches. pass_bytes: the weights that one pass reads, of experts those of one row.
     """
     decoder = network.decoder
     own = {} if decoder is None else {name: getattr(decoder, name) for name in _OF_DECODERS}

@@ -20,11 +20,15 @@ from trtspec.backends.shape import (
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.models.causal_lm import CausalLM
-from trtspec.models.signature import model_signature
+from trtspec.models.layer_facts import keeps_states
+from trtspec.models.replay import Replay
+from trtspec.models.signature import model_signature, replay_signature
 from trtspec.speculative.draft_kind import Built
 
 MODEL = "model.pt2"
 """The target's graph over paged caches."""
+REPLAY = "replay.pt2"
+"""That of a target that keeps states, for accepted drafts."""
 
 
 def engine_shape(engine: EngineConfig) -> EngineShape:
@@ -54,8 +58,12 @@ def _target_shape(engine: EngineConfig) -> NetworkShape:
     graph = Graph(
         MODEL, TARGET, f"{TARGET}/{MODEL}", make, lambda: model_signature(target, dtype, layout)
     )
+    graphs = [graph]
+    if keeps_states(target):
+        file, sign = f"{TARGET}/{REPLAY}", lambda: replay_signature(target, dtype, layout)
+        graphs.append(Graph(REPLAY, TARGET, file, make, sign, over=Replay))
     part = Part(PartRole.TARGET, "", target, masks=mask_kinds(target))
-    return NetworkShape(TARGET, target, make, (graph,), (part,))
+    return NetworkShape(TARGET, target, make, tuple(graphs), (part,))
 
 
 def draft_shape(engine: EngineConfig, draft: EngineDraft) -> NetworkShape:

@@ -16,7 +16,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.layer_facts import (
     PassBytes,
-    cache_bytes_per_token,
+    cache_row_bytes,
     matrix_bytes,
     pass_bytes,
 )
@@ -36,7 +36,15 @@ def element_bytes(dtype: str) -> int:
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
     """Bytes of all caches for one token, in a network of that dtype."""
-    return cache_bytes_per_token(model, getattr(torch, dtype))
+    return cache_row_bytes(model, getattr(torch, dtype), "paged")
+
+
+def state_bytes(model: ModelConfig, dtype: str, max_batch_size: int, max_rows: int) -> int:
+    """Bytes of the states of so many requests, and of what calls of so many rows leave for them;
+    see `KVTensors`."""
+    kept: torch.dtype = getattr(torch, dtype)
+    a_request, a_row = (cache_row_bytes(model, kept, kind) for kind in ("slot", "step"))
+    return (max_batch_size + 1) * a_request + max_rows * a_row
 
 
 def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:

@@ -14,7 +14,7 @@ from trtspec.backends.session import Session
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig, read_weights
-from trtspec.engine.graphs import MODEL, draft_shape, engine_shape, with_borrowed
+from trtspec.engine.graphs import MODEL, REPLAY, draft_shape, engine_shape, with_borrowed
 from trtspec.engine.weight_record import check_weights
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 
@@ -34,9 +34,10 @@ class OpenDraft:
 
 @dataclass(frozen=True)
 class OpenSessions:
-    """What runs an engine folder's target and drafts."""
+    """What runs an engine folder's target and drafts. replay: of a target that keeps states."""
 
     target: Session
+    replay: Session | None
     drafts: tuple[OpenDraft, ...]
 
 
@@ -69,12 +70,12 @@ def open_sessions(
     home = "cpu" if engine.backend.keeps_weights else engine.build.device
     weights, *own = (read(name, home) for name in names)
     shape = engine_shape(engine)
-    target = engine.backend.open(folder, shape, shape.target, weights, graph_batches)[MODEL]
+    graphs = engine.backend.open(folder, shape, shape.target, weights, graph_batches)
     opened = (
         _open_draft(folder, engine, draft, tensors, weights, graph_batches)
         for draft, tensors in zip(drafts, own, strict=True)
     )
-    return OpenSessions(target, tuple(opened))
+    return OpenSessions(graphs[MODEL], graphs.get(REPLAY), tuple(opened))
 
 
 def _read_file(folder: Path, name: str, device: str) -> dict[str, Tensor]:

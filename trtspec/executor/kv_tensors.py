@@ -1,4 +1,4 @@
-"""KVTensors: the memory of one model's caches, paged or slots."""
+"""KVTensors: the memory of one model's caches, paged or slots, and of its states."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from trtspec.config.cache_buffer import BufferKind
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.models.causal_lm import new_caches, new_slot_caches
+from trtspec.models.layer_facts import decoder_caches
 from trtspec.models.rows import Caches
 from trtspec.ops.kv_compact import kv_compact
 
@@ -22,23 +24,39 @@ class KVTensors:
     """The buffers of each of `decoder_caches`, zeroed: ``[num_blocks, block_size, heads, size]``,
     or in a slot layout, whose blocks are slots, ``[slots, heads, length, size]``.
 
-    all: the buffers, cache by cache. bytes_per_token: of all of them.
+    all: the buffers, cache by cache; among them those of states ``[num_states, heads, size]`` and
+    of a call's rows ``[num_rows, heads, size]``, where the model has such (see `CacheBuffer`); the
+    last state is that of padding. bytes_per_token: of the paged ones. bytes_per_state: of a
+    request's.
 
     A slot cache is one of slots * heads blocks with one head each: rows are moved head by head.
     """
 
-    def __init__(self, caches: Caches, dtype: torch.dtype, layout: CacheLayout) -> None:
+    def __init__(
+        self,
+        caches: Caches,
+        kinds: Sequence[Sequence[BufferKind]],
+        dtype: torch.dtype,
+        layout: CacheLayout,
+    ) -> None:
+        """``kinds``: of the buffers of each cache."""
         self.dtype = dtype
         self.layout = layout
         self.all: tuple[Tensor, ...] = tuple(chain(*caches))
         self.device = self.all[0].device
+        of = {"paged": list[Tensor](), "slot": list[Tensor](), "step": list[Tensor]()}
+        for buffer, kind in zip(self.all, chain(*kinds), strict=True):
+            of[kind].append(buffer)
         heads = 1 if layout.is_slots else 2
         self.bytes_per_token = sum(
-            buffer.shape[heads] * buffer.shape[3] * buffer.dtype.itemsize for buffer in self.all
+            buffer.shape[heads] * buffer.shape[3] * buffer.dtype.itemsize for buffer in of["paged"]
         )
+        self.bytes_per_state = sum(buffer[0].nbytes for buffer in of["slot"])
+        self.keeps_states = bool(of["slot"])
         self._caches = caches
+        self._kinds = kinds
         self._block_size = layout.tokens_per_block
-        self._groups = _alike(self.all, layout.is_slots)
+        self._groups = _alike(of["paged"], layout.is_slots)
 
     @classmethod
     def new(
@@ -48,21 +66,30 @@ class KVTensors:
         layout: CacheLayout,
         num_blocks: int,
         device: torch.device,
+        *,
+        num_states: int = 0,
+        num_rows: int = 0,
     ) -> KVTensors:
         """Those of a model."""
-        make = new_slot_caches if layout.is_slots else new_caches
-        return cls(make(config, num_blocks, layout.tokens_per_block, dtype, device), dtype, layout)
+        kinds = [[buffer.kind for buffer in buffers] for buffers in decoder_caches(config)]
+        sizes = config, num_blocks, layout.tokens_per_block, dtype, device
+        if layout.is_slots:
+            return cls(new_slot_caches(*sizes), kinds, dtype, layout)
+        caches = new_caches(*sizes, num_states=num_states, num_rows=num_rows)
+        return cls(caches, kinds, dtype, layout)
 
     def part(self, places: Sequence[int]) -> KVTensors:
         """The same memory of some of the caches, in that order, for another network to read."""
-        return KVTensors([self._caches[place] for place in places], self.dtype, self.layout)
+        caches, kinds = [self._caches[i] for i in places], [self._kinds[i] for i in places]
+        return KVTensors(caches, kinds, self.dtype, self.layout)
 
     def release(self) -> None:
         """Let go of the memory, as far as it is nobody else's."""
         self.all, self._caches, self._groups = (), [], {}
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
-        """Move the rows in slots ``source`` to slots ``wanted``, int64, in every buffer.
+        """Move the rows in slots ``source`` to slots ``wanted``, int64, in every paged
+        buffer.
 
         Rows of a request move towards its first, in the order of their positions: so no row is
         written that a later pair reads, and many pairs may go in several calls.

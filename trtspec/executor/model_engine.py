@@ -12,6 +12,7 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging, to_host
+from trtspec.executor.accepted_nodes import AcceptedNodes
 from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
@@ -99,7 +100,7 @@ class ModelEngine(CountedEngine):
         if passes is None and model is None:
             self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, _FIRST_STEP)
             return
-        rows, last_rows, cached = pack(groups, self.layout)
+        rows, last_rows, cached, _ = pack(groups, self.layout)
         if passes is not None:  # the children of one row, as it wants those of some
             fed = EngineInputs(rows, last_rows=last_rows[-1:], columns=greedy_sampling(1))
             self._run(passes.session, fed, cached, 1)
@@ -131,6 +132,13 @@ class ModelEngine(CountedEngine):
         see `KVTensors.compact`."""
         source, wanted = self._staging.to_device([src_slots, dst_slots])
         self.caches.compact(source, wanted)
+
+    def replay(self, accepted: AcceptedNodes) -> None:
+        """Let the states of requests take in nodes of the last `forward` or `verify`."""
+        assert self._sessions.replay is not None, "the target was opened without its replay"
+        slots, rows, start = self._staging.to_device(accepted)
+        inputs = EngineInputs(state_slots=slots, logits_rows=rows, row_start=start)
+        self._sessions.replay.run(inputs._replace(caches=self.caches.all))
 
     def warm_up(self) -> None:
         """Run every bucket once, with padding alone, the largest first: sessions that capture their
@@ -185,13 +193,17 @@ class ModelEngine(CountedEngine):
         self, packed: RowBatch, bucket: Bucket | None, asked: VerifyInputs
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that verifies what it says."""
-        rows, logits_rows, cached_tokens = packed
+        rows, logits_rows, cached_tokens, slots = packed
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.logits if bucket else max(logits_rows.shape[0], 1)
         inputs = EngineInputs(
             rows=rows if bucket is None else pad(rows, bucket),
             logits_rows=extend(logits_rows, wanted, 0),
         )
+        if self.caches.keeps_states:
+            held = torch.zeros(0, dtype=torch.int32) if slots is None else slots
+            requests = bucket.requests if bucket else len(rows.context_lens)
+            inputs = inputs._replace(state_slots=extend(held, requests, -1))
         counts = [logits_rows.shape[0], rows.input_ids.shape[0]]
         count = asked.row_start.shape[0] - 1
         if self.verifies:
@@ -234,7 +246,7 @@ class ModelEngine(CountedEngine):
         bucket: Bucket | None,
         rule: StopRule,
     ) -> list[Tensor]:
-        rows, last_rows, cached_tokens = packed
+        rows, last_rows, cached_tokens, _ = packed
         session: Session | None = self._sessions.rollout
         passes, loop = self._network.rollout_passes, self._sessions.passes
         if loop is not None:
@@ -284,6 +296,8 @@ class ModelEngine(CountedEngine):
         assert inputs.rows is not None, "a pass has rows"
         reads, rows = self._network.pass_bytes, inputs.rows.input_ids.shape[0]
         kv_bytes = cached_tokens * self.caches.bytes_per_token
+        if inputs.state_slots is not None:
+            kv_bytes += len(inputs.state_slots) * self.caches.bytes_per_state
         outputs = self._call(
             session,
             EngineInputs(*inputs[:-1], self.caches.all),

@@ -10,6 +10,7 @@ import torch
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
+from trtspec.executor.accepted_nodes import AcceptedNodes
 from trtspec.executor.drafter import Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
@@ -266,6 +267,10 @@ class PyExecutor:
         drafted = self._drafter.on_accepted(plan, result)
         if moves and not launched.lag:
             self._target.compact(*moves)
+        if plan.states is not None and not launched.lag:
+            accepted = AcceptedNodes.of(plan, result)
+            if accepted is not None:
+                self._target.replay(accepted)
         self._resources.commit(plan, result, drafted)
         return outputs
 

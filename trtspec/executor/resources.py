@@ -1,4 +1,5 @@
-"""ResourceManager: the KV caches of the target and of drafts, moved together or not at all."""
+"""ResourceManager: the KV caches of the target and of drafts, and its states, moved together or not
+at all."""
 
 from __future__ import annotations
 
@@ -97,15 +98,20 @@ class ResourceManager:
         target: KVCache,
         drafts: Sequence[KVCache] = (),
         from_tokens: Sequence[bool] | None = None,
+        states: KVCache | None = None,
     ) -> None:
         """from_tokens: of each draft, whether rows that it lacks can be made of tokens alone, at
-        any time; left out, those of none can."""
+        any time; left out, those of none can. states: of a target that keeps such: each is a block,
+        and what it does not `match` of a prefix is not found."""
         self.target = target
+        self.states = states
         self.drafts = tuple(drafts)
         self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
         flags = [False] * len(self.drafts) if from_tokens is None else from_tokens
         books: Any = torch.classes.trtspec.ResourceManager(
-            [cache.address for cache in self.all], list(map(int, flags))
+            [cache.address for cache in self.all],
+            list(map(int, flags)),
+            0 if states is None else states.address,
         )
         self.native = books
         """For a `Scheduler`."""
@@ -160,8 +166,9 @@ class ResourceManager:
         return int(self.native.room(request.tokens.address))
 
     def target_room(self, request: Request) -> int:
-        """Most rows that the request could hold now in the target's cache."""
-        return self.target.room(request.id)
+        """Most rows that the request could hold now in the target's cache, and of its state."""
+        held = (self.target,) if self.states is None else (self.target, self.states)
+        return min(cache.room(request.id) for cache in held)
 
     def target_committed(self, request: Request) -> int:
         return self.target.committed(request.id)

@@ -161,7 +161,7 @@ class Scheduler:
             generating = self._reserve_rows()
             drafts = not (generating and self._skips_drafts(generating))
         planned = self._schedule(drafts)
-        ids, table, num_begun, victims, running, drafted, absent, tables = planned
+        ids, table, num_begun, victims, running, drafted, absent, tables, states = planned
         requests = self._requests
         _, starts, rows, generates, nodes, samples = table.tolist()
         items = tuple(
@@ -181,7 +181,8 @@ class Scheduler:
         admitted = _first_time(items[len(items) - num_begun :])
         blocks = tuple(tables[: len(ids)])
         waiting = self.num_waiting
-        return StepPlan(items, blocks, preempted, admitted, num_waiting=waiting, _table=table)
+        queue = {"num_waiting": waiting, "states": states, "_table": table}
+        return StepPlan(items, blocks, preempted, admitted, **queue)
 
     def _put_in_order(self, order: Order) -> None:
         waiting = self.waiting

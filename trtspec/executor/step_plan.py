@@ -47,6 +47,7 @@ class StepPlan:
     the caches. A preempted request begins once only.
     feeds_drafts: False: the drafter is not in use and may feed prompts to its cache on its next
     rollout.
+    states: where the target keeps the state of each item, int32 [B]; None: it keeps none.
     num_waiting: requests that the step leaves in the queue.
     pace: tokens a second that time is worth; a rollout may end where its next pass should bring
     fewer in the time that it takes. 0.0: all of it is wanted.
@@ -62,6 +63,7 @@ class StepPlan:
     num_waiting: int = 0
     pace: float = 0.0
     gains: Tensor | None = None
+    states: Tensor | None = None
     _table: Tensor | None = None
 
     def pick(
@@ -70,11 +72,13 @@ class StepPlan:
         """The step with the items at these places alone."""
         items = tuple(self.items[i] for i in places)
         blocks = tuple(self.blocks[i] for i in places) if self.blocks else ()
-        return replace(self, items=items, blocks=blocks, pace=pace, gains=gains, _table=None)
+        states = None if self.states is None else self.states[list(places)]
+        picked = replace(self, items=items, blocks=blocks, states=states, _table=None)
+        return replace(picked, pace=pace, gains=gains)
 
     def without_feeding(self) -> StepPlan:
         """The same step for a drafter that is not in use; `replace` takes several times as long."""
-        others = self.num_waiting, self.pace, self.gains, self._table
+        others = self.num_waiting, self.pace, self.gains, self.states, self._table
         return StepPlan(self.items, self.blocks, self.preempted, self.admitted, False, *others)
 
     @property
@@ -88,7 +92,8 @@ class StepPlan:
 
     def pack(self, layout: CacheLayout, drafts: DraftBatch) -> RowBatch:
         """Its rows, and the drafts behind them, as the target's call takes them."""
-        return pack_plan(self.table, self.blocks, layout, drafts)
+        packed = pack_plan(self.table, self.blocks, layout, drafts)
+        return packed if self.states is None else packed._replace(state_slots=self.states)
 
     @property
     def only_generates(self) -> bool:

@@ -10,13 +10,14 @@ from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.memory import element_bytes, kv_bytes_per_token
+from trtspec.engine.memory import element_bytes, kv_bytes_per_token, state_bytes
 from trtspec.errors import EngineError
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.resources import ResourceManager
 from trtspec.llmapi.limits import Limits
 from trtspec.log import logger
+from trtspec.models.layer_facts import keeps_states
 
 
 def open_resources(
@@ -40,11 +41,18 @@ def open_resources(
     elif reuse and needs.reads_every_row:
         logger.info("prefix reuse is off: the drafter reads every row")
         reuse = False
+    states = None
+    if keeps_states(engine.target):
+        if reuse:
+            logger.info("prefix reuse is off: states of prefixes are not kept")
+        reuse, longest = False, limits.max_seq_len + needs.max_nodes
+        states = SlotKVCacheManager(limits.max_batch_size, longest)
     caches = zip(decoders, draft_blocks, needs.caches, strict=True)
     return ResourceManager(
         _kv_cache(layout, engine.target, blocks, reuse),
         [_kv_cache(layout, own, number, reuse, cache.lookahead) for own, number, cache in caches],
         [cache.from_tokens for cache in needs.caches],
+        states,
     )
 
 
@@ -86,7 +94,14 @@ def _cache_blocks(
     is_slots = engine.layout.is_slots
     wanted = batch * (size if is_slots else limits.max_seq_len + size)
     device = engine.build.device
-    affordable = max(0, kv.budget(free_memory(device), total_memory(device))) // token_bytes
+    budget = max(0, kv.budget(free_memory(device), total_memory(device)))
+    states = state_bytes(engine.target, engine.build.dtype, batch, limits.max_num_tokens)
+    if states > budget:
+        raise EngineError(
+            f"the states of max_batch_size {batch} requests take {states} bytes, the caches may "
+            f"take {budget}; lower max_batch_size, or raise the memory of kv_cache_config"
+        )
+    affordable = (budget - states) // token_bytes
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:
         fraction = "free_memory_fraction" if kv.memory_fraction is None else "memory_fraction"

@@ -17,7 +17,7 @@ from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.open import OpenDraft, WeightReader, open_sessions, verifies
+from trtspec.engine.open import OpenDraft, OpenSessions, WeightReader, open_sessions, verifies
 from trtspec.errors import ConfigError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.buckets import RowBuckets
@@ -92,7 +92,7 @@ def open_runtime(
     sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights)
     # The weights are loaded by now: the caches get memory that they leave.
     resources = open_resources(engine, drafts, limits, needs, kv)
-    target = _target(engine, resources.target.num_blocks, sessions.target, padding.target)
+    target = _target(engine, resources.target.num_blocks, limits, sessions, padding.target)
     caches = iter(resources.draft_caches)
     runtimes = tuple(
         _draft(engine, draft, target, next(caches) if draft.plan.has_cache else None, padding)
@@ -166,15 +166,22 @@ class _Padding:
 
 
 def _target(
-    engine: EngineConfig, num_blocks: int, session: Session, buckets: RowBuckets | None
+    engine: EngineConfig,
+    num_blocks: int,
+    limits: Limits,
+    sessions: OpenSessions,
+    buckets: RowBuckets | None,
 ) -> ModelEngine:
     network = NetworkFacts(
         engine.target.vocab_size,
         pass_bytes=engine.pass_bytes(),
         verifies=verifies(engine),
     )
-    sessions = EngineSessions(_with_graphs(session, engine, buckets))
-    return ModelEngine(network, sessions, _caches(engine, engine.target, num_blocks), buckets)
+    own = EngineSessions(_with_graphs(sessions.target, engine, buckets), sessions.replay)
+    padded = [bucket.rows for bucket in buckets.all] if buckets else []
+    states = limits.max_batch_size + 1, max([limits.max_num_tokens, *padded])
+    caches = _caches(engine, engine.target, num_blocks, *states)
+    return ModelEngine(network, own, caches, buckets)
 
 
 def _draft(
@@ -222,17 +229,22 @@ def _draft_engine(
     step = sessions.get(DRAFT_STEP)
     own = EngineSessions(
         sessions.get(DRAFT_MODEL),
-        _with_graphs(sessions[DRAFT_ROLLOUT], engine, buckets),
-        None if step is None else _with_graphs(step, engine, buckets),
+        rollout=_with_graphs(sessions[DRAFT_ROLLOUT], engine, buckets),
+        step=None if step is None else _with_graphs(step, engine, buckets),
     )
     return ModelEngine(facts, own, caches, buckets)
 
 
-def _caches(engine: EngineConfig, network: ModelConfig, num_blocks: int) -> KVTensors:
+def _caches(
+    engine: EngineConfig,
+    network: ModelConfig,
+    num_blocks: int,
+    num_states: int = 0,
+    num_rows: int = 0,
+) -> KVTensors:
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    return KVTensors.new(
-        network, dtype, engine.layout, num_blocks, torch.device(engine.build.device)
-    )
+    place = engine.layout, num_blocks, torch.device(engine.build.device)
+    return KVTensors.new(network, dtype, *place, num_states=num_states, num_rows=num_rows)
 
 
 def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:

@@ -240,12 +240,17 @@ def new_caches(
     block_size: int,
     dtype: torch.dtype,
     device: torch.device | None = None,
+    *,
+    num_states: int = 0,
+    num_rows: int = 0,
 ) -> Caches:
     """Zeroed caches, one for each of `decoder_caches`, of buffers ``[num_blocks, block_size, heads,
-    size]``, on ``device`` (None: the CPU)."""
+    size]``, states ``[num_states, heads, size]`` and rows of a call ``[num_rows, heads, size]``, on
+    ``device`` (None: the CPU)."""
+    counts = {"paged": (num_blocks, block_size), "slot": (num_states,), "step": (num_rows,)}
 
     def new(buffer: CacheBuffer) -> Tensor:
-        shape = num_blocks, block_size, buffer.heads, buffer.size
+        shape = *counts[buffer.kind], buffer.heads, buffer.size
         return torch.zeros(shape, dtype=buffer_dtype(buffer, dtype), device=device)
 
     return [tuple(map(new, buffers)) for buffers in decoder_caches(config)]

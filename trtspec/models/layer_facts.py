@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.cache_buffer import BufferKind, CacheBuffer
 from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer import LayerSpec
 from trtspec.config.layer_tensors import (
@@ -231,10 +231,17 @@ def buffer_dtype(buffer: CacheBuffer, dtype: torch.dtype) -> torch.dtype:
     return own
 
 
-def cache_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes that one token has in all caches, in a network of ``dtype``."""
+def keeps_states(config: ModelConfig) -> bool:
+    """Whether its requests have states beside rows of tokens."""
+    return any(b.kind != "paged" for buffers in decoder_caches(config) for b in buffers)
+
+
+def cache_row_bytes(config: ModelConfig, dtype: torch.dtype, kind: BufferKind) -> int:
+    """Bytes of one row of all buffers of a kind, in a network of ``dtype``: of a token, of a
+    request's state, of a row of a call."""
     return sum(
         buffer.heads * buffer.size * buffer_dtype(buffer, dtype).itemsize
         for buffers in decoder_caches(config)
         for buffer in buffers
+        if buffer.kind == kind
     )

@@ -14,13 +14,15 @@ from torch.utils import _pytree as pytree
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
 from trtspec.models.causal_lm import new_caches
+from trtspec.models.layer_facts import decoder_caches, keeps_states
 from trtspec.models.rows import PackedRows
+from trtspec.models.state_rows import StateRows
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 _MAX_DIM = 1 << 30
 
 # A package records the structure of its inputs; torch wants a name for each named tuple in it.
-for _type in (PackedRows, SamplingColumns):
+for _type in (PackedRows, StateRows, SamplingColumns):
     pytree._register_namedtuple(_type, serialized_type_name=f"trtspec.{_type.__name__}")
 
 
@@ -45,10 +47,24 @@ class Signature:
 def model_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
     """`CausalLM.forward`."""
     args, dims = _rows(layout)
+    if keeps_states(config):
+        slots: Any = {0: _B}
+        args = args[0], StateRows(args[1], torch.zeros(_REQUESTS, dtype=torch.int32))
+        dims = dims[0], StateRows(dims[1], slots)
     wanted = torch.zeros(5, dtype=torch.int64)
     caches, cache_dims = _caches(config, dtype, layout)
     r = Dim("logits_rows", min=1, max=_MAX_DIM)
     return Signature((*args, wanted, caches), (*dims, {0: r}, cache_dims))
+
+
+def replay_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
+    """`trtspec.models.replay.Replay.forward`."""
+    slots = torch.zeros(_REQUESTS, dtype=torch.int32)
+    rows = torch.zeros(5, dtype=torch.int64)
+    row_start = torch.tensor([0, 2, 4, 5], dtype=torch.int32)
+    caches, cache_dims = _caches(config, dtype, layout)
+    n = Dim("accepted", min=1, max=_MAX_DIM)
+    return Signature((slots, rows, row_start, caches), ({0: _B}, {0: n}, {0: _B + 1}, cache_dims))
 
 
 def verify_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
@@ -113,7 +129,8 @@ def heads_signature(dtype: torch.dtype, hidden_in: int, reads_roots: bool = Fals
     return Signature((torch.zeros(_REQUESTS, dtype=torch.int64), *args), ({0: _B}, *dims))
 
 
-_ROWS, _REQUESTS, _BLOCKS = 7, 3, 11  # all different, so that export cannot confuse them
+# All different, so that export cannot confuse them.
+_ROWS, _REQUESTS, _BLOCKS, _STATES, _KEPT_ROWS = 7, 3, 11, 6, 13
 _T = Dim("rows", min=1, max=_MAX_DIM)
 _B = Dim("requests", min=1, max=_MAX_DIM)
 
@@ -142,6 +159,10 @@ def _rows(layout: CacheLayout) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _caches(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> tuple[Any, Any]:
-    n = Dim("blocks", min=1, max=_MAX_DIM)
-    caches = new_caches(config, _BLOCKS, layout.tokens_per_block, dtype)
-    return caches, [({0: n},) * len(cache) for cache in caches]
+    dims = {
+        kind: Dim(name, min=1, max=_MAX_DIM)
+        for kind, name in (("paged", "blocks"), ("slot", "states"), ("step", "kept_rows"))
+    }
+    size = layout.tokens_per_block
+    caches = new_caches(config, _BLOCKS, size, dtype, num_states=_STATES, num_rows=_KEPT_ROWS)
+    return caches, [tuple({0: dims[b.kind]} for b in cache) for cache in decoder_caches(config)]

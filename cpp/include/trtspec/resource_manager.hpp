@@ -1,4 +1,5 @@
-// ResourceManager: the KV caches of the target and of drafts, moved together or not at all.
+// ResourceManager: the KV caches of the target and of drafts, and the target's states, moved together
+// or not at all.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,9 @@ namespace trtspec {
 // the text; a draft's cache has no rows of those that are absent to it (`KVCacheManager`), and what it
 // is asked for where rows lie is smaller by `draft_absent`.
 //
+// A target with recurrent layers has a cache of states besides, of which a request holds one. It has
+// the target's lengths, and what it does not hold of a prefix (`match`) is not found.
+//
 // Lengths of drafts are given in their order, one for each. Broken conditions throw
 // std::logic_error.
 class ResourceManager {
@@ -25,7 +29,8 @@ class ResourceManager {
     bool from_tokens = false;  // rows that it lacks can be made of tokens alone, at any time
   };
 
-  explicit ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts = {});
+  explicit ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts = {},
+                           std::shared_ptr<KVCache> states = nullptr);
 
   std::size_t num_drafts() const { return caches_.size() - 1; }
   // The target's cache (0), then the drafts'.
@@ -33,8 +38,11 @@ class ResourceManager {
   const KVCache& target() const { return *caches_.front(); }
   const KVCache& draft(std::size_t index = 0) const { return cache(1 + index); }
 
-  // Starts a sequence on the prefix that the target holds, and returns its length. No draft shortens
-  // it: those that can catch up, by their rows and their room, begin on what they hold of it, and to
+  // The cache of the target's states, whose blocks are states; null: it has none.
+  const KVCache* states() const { return states_.get(); }
+
+  // Starts a sequence on the prefix that the target holds, with its state if it has such, and returns
+  // its length. No draft shortens it: those that can catch up, by their rows and their room, begin on what they hold of it, and to
   // the others what they lack of it is absent, so that they have the target's length.
   std::int64_t begin(const Sequence& sequence);
   // Room for that many rows in all, in every cache; false and nothing changed otherwise. A length
@@ -53,9 +61,9 @@ class ResourceManager {
   std::int64_t pledge(std::int64_t num_tokens) const {
     return target().is_pooled() ? num_tokens + largest_block_ : 0;
   }
-  // Most rows that the sequence could hold now: in every cache, in the target's.
+  // Most rows that the sequence could hold now: in every cache; in the target's, and its states.
   std::int64_t room(const Sequence& sequence) const;
-  std::int64_t target_room(const Sequence& sequence) const { return target().room(sequence.id); }
+  std::int64_t target_room(const Sequence& sequence) const;
   std::int64_t target_committed(const Sequence& sequence) const {
     return target().committed(sequence.id);
   }
@@ -87,6 +95,7 @@ class ResourceManager {
 
   std::vector<std::shared_ptr<KVCache>> caches_;  // the target's first
   std::vector<bool> follows_;  // of each cache, whether it catches up with the target's
+  std::shared_ptr<KVCache> states_;
   std::int64_t largest_block_ = 1;
 };
 

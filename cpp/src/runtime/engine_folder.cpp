@@ -48,6 +48,10 @@ void read_layers(const Json& facts, DecoderShape& shape) {
     LayerCache& own = caches.emplace_back();
     own.window = cache.at("window").as_int(0, kMaxSize);
     for (const Json& buffer : cache.at("buffers").items()) {
+      if (const std::string& kind = buffer.at("kind").as_string(); kind != "paged") {
+        buffer.refuse("the C++ runtime keeps rows of tokens alone, in paged buffers, not of kind " +
+                      kind + "; run this engine from Python");
+      }
       own.buffers.push_back({.heads = read_size(buffer, "heads", kMaxHeads),
                              .size = read_size(buffer, "size", kMaxHeads),
                              .dtype = buffer.at("dtype").as_string()});

@@ -32,7 +32,7 @@ MASK = 69
 
 
 def packed(groups: list[RowGroup]) -> tuple[Tensor, PackedRows, Tensor]:
-    (ids, *rows), last_rows, _ = pack(groups, LAYOUT)
+    (ids, *rows), last_rows, *_ = pack(groups, LAYOUT)
     return ids, PackedRows(*rows), last_rows
 
 
@@ -63,7 +63,7 @@ def test_masks_stand_where_packed_ones_would(data: st.DataObject) -> None:
         needed = -(-(context + len(tokens)) // 4)
         blocks = torch.arange(data.draw(st.integers(needed, 6)), dtype=torch.int32) + 10 * request
         groups.append(RowGroup(tokens, context, blocks))
-    rows, last, _ = pack(groups, LAYOUT)
+    rows, last, *_ = pack(groups, LAYOUT)
     padding = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 4))
     bucket = Bucket(len(groups) + padding[0], len(rows[0]) + padding[1])
     ids, *fields = pad(rows, bucket)
@@ -77,7 +77,7 @@ def test_masks_stand_where_packed_ones_would(data: st.DataObject) -> None:
     with_blocks = [
         RowGroup([*g.tokens, *masks], g.context, extend(g.blocks, 6, -1)) for g in groups
     ]
-    wanted, last_masks, _ = pack(with_blocks, LAYOUT)
+    wanted, last_masks, *_ = pack(with_blocks, LAYOUT)
     total = len(wanted[0])
     assert len(found_ids) == total + padding[1] + padding[0] * (steps - 1)
     assert torch.equal(found_ids[:total], wanted[0])

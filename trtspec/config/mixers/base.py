@@ -46,7 +46,8 @@ class MixerSpec(LayerPart):
 
     @property
     def buffers(self) -> tuple[CacheBuffer, ...]:
-        """What its cache is made of; empty where it has none of its own."""
+        """What its cache is made of; empty where it has none of its own. With one of kind ``slot``
+        the mixer's module has a ``replay`` (see `trtspec.models.replay`)."""
         return ()
 
     def with_cache(self, dtype: CacheDtype | None) -> Self:

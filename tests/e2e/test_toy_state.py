@@ -1,0 +1,278 @@
+"""A mixer of another package that keeps a state: a decayed sum of its values, of each request.
+
+A row reads the sum up to itself, along its own path through a draft. What a rejected row leaves,
+what an accepted one does not, and whose sum a row reads shows in the text at once. A mixer is all
+that is here: a spec, a module with its replay, a line for the registry.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from checkpoint_converters.families import registry
+from checkpoint_converters.families.llama import LLAMA
+from checkpoint_converters.hf_config import HfConfig
+from trtspec import LLM, SamplingParams
+from trtspec.builder.accuracy import log_probabilities
+from trtspec.builder.checkpoints import load_target
+from trtspec.builder.plan import plan_build
+from trtspec.config.build_config import BuildConfig
+from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.layer import Layers
+from trtspec.config.mixers.attention import AttentionSpec
+from trtspec.config.strict import strict_config
+from trtspec.engine.graphs import engine_graphs
+from trtspec.errors import ConfigError, EngineError
+from trtspec.executor.accepted_nodes import AcceptedNodes
+from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
+from trtspec.models.block import Block
+from trtspec.models.block_map import BLOCKS
+from trtspec.models.causal_lm import CausalLM
+from trtspec.models.mixers.attention import Attention
+from trtspec.models.rows import Cache
+from trtspec.models.state_rows import StateRows
+
+from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree, watch
+
+ARCHITECTURE = "DecayedSumForCausalLM"
+DECAY = 0.9
+PROMPTS = [random_prompt(1, 30), random_prompt(2, 6) * 4, random_prompt(3, 33)]
+PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
+ALL_PARAMS = {"greedy": PARAMS, "sampled": replace(PARAMS, temperature=0.8, seed=5)}
+TIGHT: dict[str, Any] = {
+    "max_num_tokens": 16,
+    "tokens_per_block": 4,
+    "kv_cache_config": {"max_tokens": 84},
+}
+
+
+@strict_config()
+@dataclass(frozen=True)
+class DecayedSumSpec(AttentionSpec):
+    """With the weights of attention, of which q and k mean nothing."""
+
+    words: ClassVar[str] = "decayed sums"
+
+    kind: Literal["decayed_sum"] = "decayed_sum"  # type: ignore[assignment]
+
+    @property
+    def buffers(self) -> tuple[CacheBuffer, ...]:
+        row = self.num_kv_heads, self.head_dim, "float32"
+        return CacheBuffer("sum", *row, "slot"), CacheBuffer("value", *row, "step")
+
+
+class DecayedSum(Attention):
+    def forward(
+        self, x: Tensor, rows: StateRows, rotation: Any, cache: Cache, **others: Any
+    ) -> Tensor:
+        packed, kept, residual = rows.packed, others.get("kept"), others["residual"]
+        heads = self.get_submodule(self.parts)(x, norm=others["norm"])
+        values = heads.unflatten(1, (-1, self.head_dim))[:, -self.num_kv_heads :].float()
+        at = rows.state_slots, packed.query_start, packed.context_lens, packed.is_tree
+        seen = walk(values, *cache, *at, rows.requests(), rows.parents())
+        out = seen.repeat_interleave(self.num_heads // self.num_kv_heads, 1).flatten(1)
+        if kept is not None:
+            out, residual = out[kept], None if residual is None else residual[kept]
+        made: Tensor = self.o(out.to(x.dtype), residual=residual)
+        return made
+
+    def replay(self, state_slots: Tensor, rows: Tensor, row_start: Tensor, cache: Cache) -> None:
+        take_in(state_slots, rows, row_start, *cache)
+
+
+@torch.library.custom_op("toys::walk", mutates_args=("sums", "values"))
+def walk(
+    fed: Tensor,
+    sums: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    contexts: Tensor,
+    is_tree: Tensor,
+    owners: Tensor,
+    parents: Tensor,
+) -> Tensor:
+    values[: len(fed)] = fed
+    before = torch.where(contexts[:, None, None] > 0, sums[slots], 0)
+    seen = torch.empty_like(fed)
+    for row, (owner, parent) in enumerate(zip(owners.tolist(), parents.tolist(), strict=True)):
+        seen[row] = DECAY * (before[owner] if parent < 0 else seen[parent]) + fed[row]
+    for i, (first, end) in enumerate(pairwise(starts.tolist())):
+        if end > first:
+            sums[slots[i]] = seen[first if is_tree[i] else end - 1]
+    return seen
+
+
+@walk.register_fake
+def _(fed: Tensor, *others: Tensor) -> Tensor:
+    return torch.empty_like(fed)
+
+
+@torch.library.custom_op("toys::take_in", mutates_args=("sums",))
+def take_in(slots: Tensor, rows: Tensor, row_start: Tensor, sums: Tensor, values: Tensor) -> None:
+    for slot, (first, end) in zip(slots.tolist(), pairwise(row_start.tolist()), strict=True):
+        for row in rows[first:end]:
+            sums[slot] = DECAY * sums[slot] + values[row]
+
+
+def lacks(spec: DecayedSumSpec, kernels: Any) -> Iterator[str]:
+    if kernels.value != "cpu":
+        yield spec.words
+
+
+def toy_fields(hf: HfConfig) -> dict[str, Any]:
+    """A Llama whose layers but the last have sums in place of attention."""
+    fields = LLAMA.read_fields(hf)
+    layers = list(fields["layers"])
+    sizes = vars(layers[0].mixer)
+    own = {name: sizes[name] for name in ("num_heads", "num_kv_heads", "head_dim")}
+    sums = DecayedSumSpec(**own, rope=None)
+    mixed = [*(replace(layer, mixer=sums) for layer in layers[:-1]), layers[-1]]
+    return {**fields, "layers": Layers.of(mixed)}
+
+
+class Entry:
+    value, dist = "toys:DECAYED_SUM", None
+
+    def load(self) -> Any:
+        return replace(
+            LLAMA,
+            architecture=ARCHITECTURE,
+            model_type="decayed_sum",
+            read_fields=toy_fields,
+            draft_defaults=None,
+            gguf=None,
+        )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModels]:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(registry, "entry_points", lambda group: [Entry()])
+    registry.families.cache_clear()
+    patch.setitem(BLOCKS, DecayedSumSpec, Block(DecayedSumSpec, DecayedSum, lacks=lacks))
+    yield TinyModels(tmp_path_factory.mktemp("toys"))
+    patch.undo()
+    registry.families.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def toy(models: TinyModels) -> Path:
+    """A copy of a Llama's folder that says it is a toy."""
+    folder = models.folder("llama")
+    made = folder.with_name("toy")
+    shutil.copytree(folder, made)
+    config = json.loads((made / "config.json").read_text())
+    config |= {"architectures": [ARCHITECTURE], "model_type": "decayed_sum"}
+    (made / "config.json").write_text(json.dumps(config))
+    return made
+
+
+def text(llm: LLM, params: SamplingParams = PARAMS) -> list[list[int]]:
+    return tokens(llm.generate(PROMPTS, params, use_tqdm=False))
+
+
+@pytest.fixture(scope="module")
+def expected(toy: Path) -> dict[str, list[list[int]]]:
+    """Each prompt by itself, in one call, without drafts."""
+    with open_llm(toy, max_seq_len=96, max_batch_size=1) as llm:
+        return {name: text(llm, params) for name, params in ALL_PARAMS.items()}
+
+
+def speculations(models: TinyModels) -> dict[str, Any]:
+    draft = models.draft("llama")
+    return {"alone": None, "chains": ngram(4), "trees": tree(draft, 3, 3, 12)}
+
+
+@pytest.mark.parametrize("way", ["alone", "chains", "trees"])
+def test_texts_are_the_same(
+    models: TinyModels, toy: Path, expected: dict[str, list[list[int]]], way: str
+) -> None:
+    """In a batch, with chunks, drafts and preemption, and where prefixes are asked for again."""
+    speculation = speculations(models)[way]
+    with open_llm(toy, speculation, max_seq_len=96, **TIGHT) as llm:
+        steps = watch(llm)
+        for name in ("greedy", "sampled", "greedy"):  # the last one finds no prefix
+            assert text(llm, ALL_PARAMS[name]) == expected[name]
+        assert any(step.num_preempted for step in steps)
+        metrics = llm.get_metrics()
+        assert metrics["num_prefix_cache_hits"] == 0
+        assert way == "alone" or metrics["num_accepted_tokens"] > 20
+        assert_no_leak(llm)
+
+
+def test_a_text_is_that_of_one_call(toy: Path, expected: dict[str, list[list[int]]]) -> None:
+    checkpoint = load_target(toy)
+    model = CausalLM(checkpoint.config, torch.float32)
+    model.load_weights(checkpoint)
+    for prompt, output in zip(PROMPTS, expected["greedy"], strict=True):
+        best = log_probabilities(model, torch.tensor(prompt + output)).argmax(1)
+        assert best[len(prompt) - 1 : -1].tolist() == output
+
+
+def accepts_all(plan: StepPlan, result: StepResult) -> AcceptedNodes | None:
+    """Every node, right or wrong."""
+    counts = result.drafts.counts
+    rows = [list(range(1 + count)) for count in counts]
+    start = [0, *accumulate(map(len, rows))]
+    return real_of(plan, replace(result, start=start, rows=[*chain(*rows)]))
+
+
+def accepts_none(plan: StepPlan, result: StepResult) -> None:
+    """Accepted rows leave nothing."""
+
+
+def row_before(rows: StateRows) -> Tensor:
+    """Of siblings that of the other one."""
+    parents = real_parents(rows)
+    return torch.where(parents < 0, -1, torch.arange(len(parents)) - 1)
+
+
+real_of, real_parents = AcceptedNodes.of, StateRows.parents
+
+
+@pytest.mark.parametrize("way", ["chains", "trees"])
+@pytest.mark.parametrize("wrong", [accepts_all, accepts_none, row_before])
+def test_a_wrong_state_is_found(
+    models: TinyModels,
+    toy: Path,
+    expected: dict[str, list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    wrong: Any,
+) -> None:
+    """The controls; in a chain the row before is the parent."""
+    owner, name = (StateRows, "parents") if wrong is row_before else (AcceptedNodes, "of")
+    monkeypatch.setattr(owner, name, wrong)
+    with open_llm(toy, speculations(models)[way], max_seq_len=96) as llm:
+        is_right = text(llm) == expected["greedy"]
+    assert is_right == (way == "chains" and wrong is row_before)
+
+
+def test_what_keeps_no_states_refuses_them(models: TinyModels, toy: Path) -> None:
+    with pytest.raises(ConfigError, match="drafts with DecayedSumForCausalLM, whose layers keep"):
+        open_llm(models.folder("llama"), tree(toy, 2, 3, 7))
+    with pytest.raises(ConfigError, match=r"has layers that keep states, and graphs of .*'onnx'"):
+        open_llm(toy, backend="onnx")
+    with pytest.raises(EngineError, match=r"states of max_batch_size 8 requests take \d+ bytes"):
+        open_llm(toy, max_batch_size=8, kv_cache_config={"free_memory_fraction": 1e-9})
+
+
+def test_graphs_are_exported(toy: Path) -> None:
+    """With every size dynamic, the states among them, and the toy's ops in them."""
+    plan = plan_build(toy, BuildConfig(backend="aoti", dtype="float32", max_seq_len=96))
+    for graph in engine_graphs(plan.engine).values():
+        sign = graph.signature
+        exported = torch.export.export(graph.make(), sign.args, dynamic_shapes=sign.dims)
+        assert "toys" in str(exported.graph)
