@@ -25,6 +25,9 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
   return emulation::allow_dynamic_shared(reinterpret_cast<const void*>(kernel), bytes);
 }
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 struct alignas(16) uint4 {
   std::uint32_t x, y, z, w;
 };

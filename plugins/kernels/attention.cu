@@ -18,7 +18,59 @@ __device__ void copy_row(void* to, const void* from, std::int64_t bytes) {
   }
 }
 
-// One block a row: its K and V go to its slot; the output of a padding row is zeros.
+// The output of a padding row is zeros.
+template <class Unit>
+__device__ void clear_padding(const AttentionParams& p, std::int64_t t, std::int64_t element) {
+  if (p.slot_mapping[t] >= 0 && t < p.query_start[p.requests]) return;
+  const std::int64_t bytes = p.heads * p.head_dim * element;
+  copy_row<Unit>(static_cast<char*>(p.out) + t * bytes, nullptr, bytes);
+}
+
+// A head as 8 bits times the scale that is returned, by a warp; with the bits of the CPU's
+// quantise_row.
+template <class T>
+__device__ float quantise_head(const T* from, int size, std::int8_t* to) {
+  const int lane = threadIdx.x % kLanes;
+  float most = 0.0f;
+  bool is_finite = true;
+  for (int d = lane; d < size; d += kLanes) {
+    const float magnitude = fabsf(to_float(from[d]));
+    is_finite = is_finite && magnitude < infinity();
+    most = larger(most, magnitude);
+  }
+  most = largest_of_lanes(most);
+  is_finite = __ballot_sync(kWarp, !is_finite) == 0;
+  const float per_step = is_finite && most > 0.0f ? 127.0f / most : 0.0f;
+  for (int d = lane; d < size; d += kLanes) {
+    const float nearest = is_finite ? rintf(to_float(from[d]) * per_step) : 0.0f;
+    to[d] = static_cast<std::int8_t>(larger(-127.0f, smaller(127.0f, nearest)));
+  }
+  return is_finite ? most / 127.0f : __uint_as_float(0x7fc00000u);
+}
+
+// One block a row, a warp a head: its K and V go to its slot in 8 bits.
+template <class T>
+__global__ void __launch_bounds__(kWriteThreads)
+    write_rows_8bit(const __grid_constant__ AttentionParams p) {
+  const std::int64_t t = blockIdx.x;
+  const std::int64_t slot = p.slot_mapping[t];
+  if (slot >= 0 && p.k != nullptr) {
+    for (std::int64_t i = threadIdx.x / kLanes; i < 2 * p.kv_heads; i += kWriteThreads / kLanes) {
+      const bool is_key = i < p.kv_heads;
+      const std::int64_t own = is_key ? i : i - p.kv_heads;
+      const std::int64_t head = slot * p.kv_heads + own;
+      const T* const row = is_key ? static_cast<const T*>(p.k) + t * p.k_stride
+                                  : static_cast<const T*>(p.v) + t * p.v_stride;
+      const float scale = quantise_head(
+          row + own * p.head_dim, static_cast<int>(p.head_dim),
+          static_cast<std::int8_t*>(is_key ? p.k_cache : p.v_cache) + head * p.head_dim);
+      if (threadIdx.x % kLanes == 0) (is_key ? p.k_scale : p.v_scale)[head] = scale;
+    }
+  }
+  clear_padding<std::uint16_t>(p, t, std::int64_t{sizeof(T)});
+}
+
+// One block a row: its K and V go to its slot.
 template <class Unit>
 __global__ void __launch_bounds__(kWriteThreads)
     write_rows(const __grid_constant__ AttentionParams p) {
@@ -32,10 +84,7 @@ __global__ void __launch_bounds__(kWriteThreads)
     copy_row<Unit>(static_cast<char*>(p.v_cache) + slot * bytes,
                    static_cast<const char*>(p.v) + t * p.v_stride * element, bytes);
   }
-  if (slot < 0 || t >= p.query_start[p.requests]) {
-    const std::int64_t bytes = p.heads * p.head_dim * element;
-    copy_row<Unit>(static_cast<char*>(p.out) + t * bytes, nullptr, bytes);
-  }
+  clear_padding<Unit>(p, t, element);
 }
 
 // One warp a (row, head): the parts of its splits become the output.
@@ -81,12 +130,14 @@ bool aligned(const void* pointer, std::uintptr_t bytes) {
 Plan plan_of(const AttentionParams& p) {
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t element = static_cast<std::int64_t>(size_of(p.dtype));
+  const bool is_scaled = p.k_scale != nullptr;
+  const std::uintptr_t unit = is_scaled ? 8 : 16;  // bytes of a cache that a thread reads at once
   const bool vectors = p.head_dim <= 128 && p.head_dim * element % 16 == 0 &&
-                       aligned(p.k_cache, 16) && aligned(p.v_cache, 16);
+                       aligned(p.k_cache, unit) && aligned(p.v_cache, unit);
   Family family = Family::vector_any;
   std::int64_t size = 4;
-  if (vectors && p.dtype == DType::f32) {
-    family = Family::vector;
+  if (p.dtype == DType::f32) {
+    if (vectors && !is_scaled) family = Family::vector;
   } else if (vectors && aligned(p.q, 4) && p.q_stride % 2 == 0) {
     // Even a single query is faster here. Wide tiles read the cache less often, but want many
     // queries: up to six narrow ones are faster than two.
@@ -118,7 +169,23 @@ cudaError_t combine(const AttentionArgs& args, cudaStream_t stream) {
   return launch(combine_splits<T>, blocks, kCombineWarps * kLanes, 0, stream, args);
 }
 
+cudaError_t write_8bit(const AttentionParams& p, cudaStream_t stream) {
+  const auto with = [&](auto kernel) {
+    return launch(kernel, static_cast<unsigned>(p.rows), kWriteThreads, 0, stream, p);
+  };
+  switch (p.dtype) {
+    case DType::f32:
+      return with(write_rows_8bit<float>);
+    case DType::bf16:
+      return with(write_rows_8bit<bf16>);
+    case DType::f16:
+      return with(write_rows_8bit<f16>);
+  }
+  return cudaErrorInvalidValue;
+}
+
 cudaError_t write(const AttentionParams& p, cudaStream_t stream) {
+  if (p.k_scale != nullptr) return write_8bit(p, stream);
   const std::int64_t element = static_cast<std::int64_t>(size_of(p.dtype));
   const auto whole = [&](std::int64_t elements) { return elements * element % 16 == 0; };
   const bool vectors = whole(p.kv_heads * p.head_dim) && whole(p.k_stride) && whole(p.v_stride) &&

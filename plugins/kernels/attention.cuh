@@ -193,6 +193,15 @@ __device__ inline std::int64_t head_index(const AttentionArgs& args, const Query
   return (tile.first_row + std::int64_t{place.row}) * args.p.heads + place.head;
 }
 
+// An element of a cache as a float: itself, or 8 bits times the scale of their head.
+template <class T>
+__device__ __forceinline__ float cached_value(T x, float) {
+  return to_float(x);
+}
+__device__ __forceinline__ float cached_value(std::int8_t x, float scale) {
+  return static_cast<float>(x) * scale;
+}
+
 inline constexpr float kLog2E = 1.44269504f;
 
 // exp2(a - b), 0 where nothing was seen.

@@ -12,8 +12,9 @@ namespace trtspec::cuda {
 
 inline constexpr int kTensorThreads = 128;
 
-// T: bf16 or f16. kDim: 64, 96 or 128, the head size rounded up. kRowWarps: 1 or 4.
-template <class T, int kDim, int kRowWarps>
+// T: bf16 or f16. C: of the caches: T, or int8 with scales. kDim: 64, 96 or 128, the head size
+// rounded up. kRowWarps: 1 or 4.
+template <class T, class C, int kDim, int kRowWarps>
 struct TensorTile {
   static constexpr int kQueries = 16 * kRowWarps;
   static constexpr int kKeyWarps = 4 / kRowWarps;
@@ -22,14 +23,17 @@ struct TensorTile {
   static constexpr std::size_t kTileBytes = sizeof(T) * kKeyTile * kStride;
   static constexpr std::size_t kMergeBytes =
       kKeyWarps == 1 ? 0 : sizeof(float) * kKeyWarps * kQueries * (kDim + 2);
-  static constexpr std::size_t kSharedBytes =
-      sizeof(std::int64_t) * 2 * kKeyTile + larger(2 * kTileBytes, kMergeBytes);
+  static constexpr bool kScaled = sizeof(C) == 1;
+  static constexpr int kScales = kScaled ? kKeyTile : 0;  // of the keys of a tile, and of its values
+  static constexpr std::size_t kSharedBytes = sizeof(std::int64_t) * 2 * kKeyTile +
+                                              sizeof(float) * 2 * kScales +
+                                              larger(2 * kTileBytes, kMergeBytes);
 };
 
 // Starts copying a tile of one cache; slot -1 gives zeros, as do elements beyond head_dim.
 template <class T, int kDim>
-__device__ inline void copy_keys(const AttentionParams& p, const void* cache, int kv_head,
-                                 const std::int64_t* slots, T* tile) {
+__device__ inline void copy_keys(const AttentionParams& p, const T* cache, const float*, int kv_head,
+                                 const std::int64_t* slots, T* tile, float*) {
   constexpr int kChunks = kDim / 8;
   const int dim = static_cast<int>(p.head_dim);
 #pragma unroll 4
@@ -39,22 +43,49 @@ __device__ inline void copy_keys(const AttentionParams& p, const void* cache, in
     const std::int64_t slot = slots[key];
     const bool valid = slot >= 0 && d < dim;
     const std::int64_t from = valid ? (slot * p.kv_heads + kv_head) * dim + d : 0;
-    copy_async(tile + key * (kDim + 8) + d, static_cast<const T*>(cache) + from, valid);
+    copy_async(tile + key * (kDim + 8) + d, cache + from, valid);
   }
   commit_copies();
 }
 
-template <class T, int kDim, int kRowWarps>
+// The same of 8 bits, which T has exactly, and of their scales; there behind the next barrier.
+template <class T, int kDim>
+__device__ inline void copy_keys(const AttentionParams& p, const std::int8_t* cache,
+                                 const float* cache_scales, int kv_head, const std::int64_t* slots,
+                                 T* tile, float* scales) {
+  constexpr int kChunks = kDim / 8;
+  const int dim = static_cast<int>(p.head_dim);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kTensorThreads) {
+    const int key = i / kChunks;
+    const int d = i % kChunks * 8;
+    const std::int64_t head = slots[key] * p.kv_heads + kv_head;
+    const bool is_there = slots[key] >= 0;
+    uint2 codes{0, 0};
+    if (is_there && d < dim) codes = *reinterpret_cast<const uint2*>(cache + head * dim + d);
+    const auto pair = [](unsigned bits, int shift) {
+      return pack<T>(static_cast<float>(static_cast<std::int8_t>(bits >> shift & 255)),
+                     static_cast<float>(static_cast<std::int8_t>(bits >> (shift + 8) & 255)));
+    };
+    *reinterpret_cast<uint4*>(tile + key * (kDim + 8) + d) = {
+        pair(codes.x, 0), pair(codes.x, 16), pair(codes.y, 0), pair(codes.y, 16)};
+    if (d == 0) scales[key] = is_there ? cache_scales[head] : 0.0f;
+  }
+}
+
+template <class T, class C, int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kTensorThreads)
     tensor_attention(const __grid_constant__ AttentionArgs args) {
-  using Tile = TensorTile<T, kDim, kRowWarps>;
+  using Tile = TensorTile<T, C, kDim, kRowWarps>;
   constexpr int kStride = Tile::kStride;
   constexpr int kSteps = kDim / 16;       // of Q K
   constexpr int kKeyBlocks = Tile::kKeys / 8;
   constexpr int kDimBlocks = kDim / 8;
   auto& span_memory = static_shared<int[5]>();
   auto* const slots = reinterpret_cast<std::int64_t*>(dynamic_shared());  // [2][kKeyTile]
-  T* const keys = reinterpret_cast<T*>(slots + 2 * kKeyTile);             // [kKeyTile][kStride]
+  float* const key_scales = reinterpret_cast<float*>(slots + 2 * kKeyTile);
+  float* const value_scales = key_scales + Tile::kScales;
+  T* const keys = reinterpret_cast<T*>(value_scales + Tile::kScales);  // [kKeyTile][kStride]
   T* const values = keys + kKeyTile * kStride;
 
   const AttentionParams& p = args.p;
@@ -103,16 +134,21 @@ __global__ void __launch_bounds__(kTensorThreads)
   const auto find_slots = [&](int from, std::int64_t* to) {
     if (threadIdx.x < kKeyTile) to[threadIdx.x] = slot_of(args, tile, span, from + threadIdx.x);
   };
+  const auto copy_k = [&](const std::int64_t* from) {
+    copy_keys<T, kDim>(p, static_cast<const C*>(p.k_cache), p.k_scale, kv_head, from, keys,
+                       key_scales);
+  };
   if (range.begin < range.end) {
     find_slots(range.begin, slots);
     __syncthreads();
-    copy_keys<T, kDim>(p, p.k_cache, kv_head, slots, keys);
+    copy_k(slots);
     wait_copies();
     __syncthreads();
   }
   int parity = 0;
   for (int first = range.begin; first < range.end; first += kKeyTile, parity ^= 1) {
-    copy_keys<T, kDim>(p, p.v_cache, kv_head, slots + parity * kKeyTile, values);
+    copy_keys<T, kDim>(p, static_cast<const C*>(p.v_cache), p.v_scale, kv_head,
+                       slots + parity * kKeyTile, values, value_scales);
     const bool more = first + kKeyTile < range.end;
     if (more) find_slots(first + kKeyTile, slots + (parity ^ 1) * kKeyTile);
     __syncwarp();  // lanes copied and looked up keys of their own
@@ -136,7 +172,9 @@ __global__ void __launch_bounds__(kTensorThreads)
     for (int block = 0; block < kKeyBlocks; ++block) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int position = first + warp_key + block * 8 + pair + i % 2;
+        const int key = warp_key + block * 8 + pair + i % 2;
+        const int position = first + key;
+        if constexpr (Tile::kScaled) score[block][i] *= key_scales[key];
         const bool seen = all_seen || sees(view[i / 2], position, span.end);
         score[block][i] = seen ? capped(score[block][i] * scale, cap) : -infinity();
         highest[i / 2] = larger(highest[i / 2], score[block][i]);
@@ -167,8 +205,17 @@ __global__ void __launch_bounds__(kTensorThreads)
 
     wait_copies();
     __syncthreads();  // V is there, K is no longer needed
-    if (more) copy_keys<T, kDim>(p, p.k_cache, kv_head, slots + (parity ^ 1) * kKeyTile, keys);
+    if (more) copy_k(slots + (parity ^ 1) * kKeyTile);
     __syncwarp();
+    if constexpr (Tile::kScaled) {  // the weights take the scales of V
+#pragma unroll
+      for (int block = 0; block < kKeyBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          score[block][i] *= value_scales[warp_key + block * 8 + pair + i % 2];
+        }
+      }
+    }
 #pragma unroll
     for (int block = 0; block < kKeyBlocks; block += 2) {
       const std::uint32_t weights[4] = {pack<T>(score[block][0], score[block][1]),

@@ -14,15 +14,15 @@ inline constexpr int kVectorThreads = 128;
 inline constexpr int kVectorWarps = kVectorThreads / kLanes;
 inline constexpr int kVectorQueries = 4;
 
-// How the lanes of a team share a key of T of at most kDim floats, each with 16 bytes; kDim 0: any
-// type and head size up to 256, a warp a key, each lane with every 32nd element.
-template <class T, int kDim>
+// How the lanes of a team share a key of at most kDim floats, each with 16 bytes; kDim 0: of any type
+// C and head size up to 256, a warp a key, each lane with every 32nd element.
+template <class C, int kDim>
 struct Slice {
   static constexpr bool kAny = kDim == 0;
   static constexpr int kElements = kAny ? 8 : 4;
   static constexpr int kTeam = kAny ? 32 : kDim / kElements;
   static constexpr int kAhead = kAny ? 2 : 4;  // keys of a team that are loaded together
-  static_assert(kAny || sizeof(T) == 4, "tensor cores serve the shorter types");
+  static_assert(kAny || sizeof(C) == 4, "tensor cores serve the shorter types");
   static_assert(kTeam <= kLanes && (kTeam & (kTeam - 1)) == 0);
 
   // The index of a lane's element i.
@@ -35,13 +35,13 @@ struct Slice {
     std::uint32_t word[kElements];
   };
 
-  __device__ static Piece load(const T* from, int lane, int dim, bool there) {
+  __device__ static Piece load(const C* from, float scale, int lane, int dim, bool there) {
     Piece piece{};
     if constexpr (kAny) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         const int d = element(lane, i);
-        piece.word[i] = there && d < dim ? __float_as_uint(to_float(from[d])) : 0;
+        piece.word[i] = there && d < dim ? __float_as_uint(cached_value(from[d], scale)) : 0;
       }
     } else if (there && lane * kElements < dim) {
       const uint4 bits = *reinterpret_cast<const uint4*>(from + lane * kElements);
@@ -55,10 +55,12 @@ struct Slice {
   }
 };
 
-template <class T, int kDim>
+// C: of the caches: T, or int8 with scales.
+template <class T, class C, int kDim>
 __global__ void __launch_bounds__(kVectorThreads, 3)
     vector_attention(const __grid_constant__ AttentionArgs args) {
-  using S = Slice<T, kDim>;
+  using S = Slice<C, kDim>;
+  constexpr bool kScaled = sizeof(C) == 1;
   constexpr int kQ = kVectorQueries;
   constexpr int kTeams = kLanes / S::kTeam;  // of a warp
   constexpr int kStep = kTeams * kVectorWarps * S::kAhead;
@@ -110,9 +112,13 @@ __global__ void __launch_bounds__(kVectorThreads, 3)
       position[a] = base + team * S::kAhead + a;
       const std::int64_t slot =
           position[a] < range.end ? slot_of(args, tile, span, position[a]) : -1;
-      const std::int64_t from = (larger<std::int64_t>(slot, 0) * p.kv_heads + kv_head) * dim;
-      k[a] = S::load(static_cast<const T*>(p.k_cache) + from, lane, dim, slot >= 0);
-      v[a] = S::load(static_cast<const T*>(p.v_cache) + from, lane, dim, slot >= 0);
+      const std::int64_t head = larger<std::int64_t>(slot, 0) * p.kv_heads + kv_head;
+      const auto load = [&](const void* cache, const float* scales) {
+        return S::load(static_cast<const C*>(cache) + head * dim, kScaled ? scales[head] : 1.0f,
+                       lane, dim, slot >= 0);
+      };
+      k[a] = load(p.k_cache, p.k_scale);
+      v[a] = load(p.v_cache, p.v_scale);
     }
     float weight[kQ][S::kAhead];  // scores at first
 #pragma unroll

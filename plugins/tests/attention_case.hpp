@@ -25,6 +25,7 @@ struct Sizes {
   std::vector<int> contexts;  // of each request
   std::int64_t table_width = 0;  // 0: just wide enough
   float soft_cap = 0;
+  bool scaled = false;  // caches of 8 bits
 };
 
 inline std::uint16_t to_half(DType dtype, float x) {
@@ -65,6 +66,7 @@ struct Buffer {
       halves.assign(size, type == DType::f16 ? 0x7e00 : 0x7fc0);
     }
   }
+  std::size_t size() const { return floats.size() + halves.size(); }
   void* data() { return dtype == DType::f32 ? static_cast<void*>(floats.data()) : halves.data(); }
   float get(std::size_t i) const {
     return dtype == DType::f32 ? floats[i] : to_float(dtype, halves[i]);
@@ -108,8 +110,8 @@ class Case {
             .q_stride = stride,
             .k_stride = stride,
             .v_stride = stride,
-            .k_cache = k_cache_.data(),
-            .v_cache = v_cache_.data(),
+            .k_cache = sizes_.scaled ? k_codes_.data() : k_cache_.data(),
+            .v_cache = sizes_.scaled ? v_codes_.data() : v_cache_.data(),
             .out = out_.data(),
             .dtype = sizes_.dtype,
             .rows = rows_,
@@ -130,11 +132,15 @@ class Case {
             .tree_mask = mask_.data(),
             .scale = 1.0f / std::sqrt(float(d)),
             .sliding_window = sizes_.window,
-            .soft_cap = sizes_.soft_cap};
+            .soft_cap = sizes_.soft_cap,
+            .k_scale = sizes_.scaled ? k_scale_.floats.data() : nullptr,
+            .v_scale = sizes_.scaled ? v_scale_.floats.data() : nullptr};
+  }
+  bool has_caches_of(const Case& other) const {
+    return k_cache_ == other.k_cache_ && v_cache_ == other.v_cache_ && k_scale_ == other.k_scale_ &&
+           v_scale_ == other.v_scale_ && k_codes_ == other.k_codes_ && v_codes_ == other.v_codes_;
   }
   const Buffer& out() const { return out_; }
-  const Buffer& k_cache() const { return k_cache_; }
-  const Buffer& v_cache() const { return v_cache_; }
 
  private:
   static std::int64_t count_rows(const Sizes& sizes) {
@@ -145,8 +151,7 @@ class Case {
 
   void fill(Buffer& buffer) {
     std::normal_distribution<float> normal;
-    const std::size_t size = buffer.floats.size() + buffer.halves.size();
-    for (std::size_t i = 0; i < size; ++i) buffer.set(i, normal(random_));
+    for (std::size_t i = 0; i < buffer.size(); ++i) buffer.set(i, normal(random_));
   }
 
   int below(int limit) { return std::uniform_int_distribution<int>(0, limit - 1)(random_); }
@@ -169,6 +174,10 @@ class Case {
     const std::size_t row = std::size_t(sizes_.kv_heads * sizes_.head_dim);
     k_cache_ = Buffer(sizes_.dtype, std::size_t(num_blocks_ * sizes_.block_size) * row);
     v_cache_ = k_cache_;
+    k_codes_.assign(sizes_.scaled ? k_cache_.size() : 0, 0);
+    v_codes_ = k_codes_;
+    k_scale_ = Buffer(DType::f32, k_codes_.size() / std::size_t(sizes_.head_dim));
+    v_scale_ = k_scale_;
     tables_.assign(std::size_t(requests * width_), -1);
     starts_ = {0};
     mask_.assign(std::size_t(rows_ * words_), 0);
@@ -222,12 +231,24 @@ class Case {
       k_cache_.set(at * row + i, normal(random_));
       v_cache_.set(at * row + i, normal(random_));
     }
+    if (!sizes_.scaled) return;
+    for (std::size_t i = 0; i < row; ++i) {
+      k_codes_[at * row + i] = std::int8_t(below(255) - 127);
+      v_codes_[at * row + i] = std::int8_t(below(255) - 127);
+    }
+    const std::size_t heads = std::size_t(sizes_.kv_heads);
+    for (std::size_t h = 0; h < heads; ++h) {
+      k_scale_.set(at * heads + h, float(1 + below(30)) / 1000);
+      v_scale_.set(at * heads + h, float(1 + below(30)) / 1000);
+    }
   }
 
   Sizes sizes_;
   std::mt19937 random_;
   std::int64_t rows_, num_blocks_ = 0, width_ = 0, words_ = 1;
   Buffer q_, out_, k_cache_, v_cache_;
+  Buffer k_scale_{DType::f32, 0}, v_scale_{DType::f32, 0};
+  std::vector<std::int8_t> k_codes_, v_codes_;
   std::vector<std::int64_t> positions_, slots_, mask_;
   std::vector<std::int32_t> tables_, starts_, contexts_;
   std::vector<char> trees_;

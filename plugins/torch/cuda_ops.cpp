@@ -32,25 +32,43 @@ Tensor workspace(std::size_t bytes, const Tensor& like) {
   return at::empty({int64_t(bytes)}, like.options().dtype(at::kByte));
 }
 
-Tensor paged_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache,
-                            Tensor& v_cache, const Tensor& positions, const Tensor& slot_mapping,
-                            const Tensor& block_tables, const Tensor& query_start,
-                            const Tensor& context_lens, const Tensor& is_tree,
-                            const Tensor& tree_mask, double scale, int64_t sliding_window,
-                            double soft_cap, const std::optional<Tensor>& sinks) {
-  TORCH_CHECK(!sinks.has_value(), "paged_tree_attention: sinks are for CPUs alone, got a tensor on ",
-              q.device());
-  const c10::cuda::CUDAGuard guard(q.device());
-  const trtspec::AttentionCall call(q, k, v, k_cache, v_cache, positions, slot_mapping,
-                                    block_tables, query_start, context_lens, is_tree, tree_mask,
-                                    scale, sliding_window, soft_cap, sinks);
+Tensor attend(const trtspec::AttentionCall& call, const Tensor& q) {
   const trtspec::AttentionParams params = call.params();
+  TORCH_CHECK(params.sinks == nullptr,
+              "paged_tree_attention: sinks are for CPUs alone, got a tensor on ", q.device());
   TORCH_CHECK(params.head_dim <= 256, "paged_tree_attention: head_dim must be at most 256 on CUDA,",
               " got ", params.head_dim);
   const Tensor scratch = workspace(trtspec::cuda::paged_tree_attention_workspace(params), q);
   C10_CUDA_CHECK(trtspec::cuda::paged_tree_attention(params, scratch.mutable_data_ptr(),
                                                      stream_of(q)));
   return call.out();
+}
+
+Tensor paged_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache,
+                            Tensor& v_cache, const Tensor& positions, const Tensor& slot_mapping,
+                            const Tensor& block_tables, const Tensor& query_start,
+                            const Tensor& context_lens, const Tensor& is_tree,
+                            const Tensor& tree_mask, double scale, int64_t sliding_window,
+                            double soft_cap, const std::optional<Tensor>& sinks) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  return attend(trtspec::AttentionCall(q, k, v, k_cache, v_cache, positions, slot_mapping,
+                                       block_tables, query_start, context_lens, is_tree, tree_mask,
+                                       scale, sliding_window, soft_cap, sinks),
+                q);
+}
+
+Tensor paged_tree_attention_8bit(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache,
+                                 Tensor& v_cache, Tensor& k_scale, Tensor& v_scale,
+                                 const Tensor& positions, const Tensor& slot_mapping,
+                                 const Tensor& block_tables, const Tensor& query_start,
+                                 const Tensor& context_lens, const Tensor& is_tree,
+                                 const Tensor& tree_mask, double scale, int64_t sliding_window,
+                                 double soft_cap, const std::optional<Tensor>& sinks) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  return attend(trtspec::AttentionCall(q, k, v, k_cache, v_cache, positions, slot_mapping,
+                                       block_tables, query_start, context_lens, is_tree, tree_mask,
+                                       scale, sliding_window, soft_cap, sinks, k_scale, v_scale),
+                q);
 }
 
 Tensor sample(const Tensor& logits, const Tensor& temperature, const Tensor& top_k,
@@ -154,6 +172,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
 
 TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("paged_tree_attention", &paged_tree_attention);
+  m.impl("paged_tree_attention_8bit", &paged_tree_attention_8bit);
   m.impl("sample", &sample);
   m.impl("mask_logits", &mask_logits);
   m.impl("draft_candidates", &draft_candidates);

@@ -17,6 +17,7 @@ from trtspec.ops import (
     kv_compact_reference,
     paged_tree_attention,
 )
+from trtspec.ops.quantised_cache import paged_tree_attention_8bit
 from trtspec.ops.sampling import (
     draft_candidates,
     draft_candidates_reference,
@@ -147,6 +148,27 @@ def test_attention(
     want = attention_float64(inputs)
     torch.testing.assert_close(got.cpu().double(), want, rtol=0, atol=TOLERANCE[dtype])
     for cache in (3, 4):  # written alike, and nothing else touched
+        assert torch.equal(device_inputs[cache].cpu(), inputs[cache])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 160, 20])
+@pytest.mark.parametrize("window", [0, 48])
+def test_attention_over_8_bits(head_dim: int, dtype: torch.dtype, window: int) -> None:
+    """Caches as the CPU writes them, bit for bit; sums to rounding."""
+    requests = [(500, 1, False), (129, 70, True), (70, 33, False), (40, 9, True)]
+    q, k, v, *caches, positions, slots, tables, starts, contexts, is_tree, mask, scale, seen = (
+        attention_inputs(requests, 8, 2, head_dim, dtype, 16, window)
+    )
+    values = [(40 * cache.float()).clamp(-127, 127).to(torch.int8) for cache in caches]
+    scales = [torch.rand(*cache.shape[:3], 1) / 30 for cache in caches]
+    rows = positions, slots, tables, starts, contexts, is_tree, mask, scale, seen
+    inputs = [q, k, v, *values, *scales, *rows]
+    device_inputs = on_gpu(inputs)
+    got = paged_tree_attention_8bit(*device_inputs)
+    want = paged_tree_attention_8bit(*inputs)
+    torch.testing.assert_close(got.cpu(), want, rtol=0, atol=TOLERANCE[dtype])
+    for cache in range(3, 7):
         assert torch.equal(device_inputs[cache].cpu(), inputs[cache])
 
 

@@ -25,7 +25,13 @@ from trtspec.errors import ConfigError
 from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS, IN_ROWS
-from trtspec.models.block_map import missing_blocks, require_blocks, require_kernels
+from trtspec.models.block import Kernels
+from trtspec.models.block_map import (
+    missing_blocks,
+    require_blocks,
+    require_kernels,
+    without_kernels,
+)
 from trtspec.models.causal_lm import CausalLM, new_caches, new_slot_caches
 from trtspec.models.feed_forwards.experts import ExpertLinear
 from trtspec.models.layer_facts import (
@@ -257,13 +263,15 @@ def test_devices_without_kernels() -> None:
         "latent attention, for which cuda has no kernel": LATENTS,
         "mixtures of experts, for which cuda has no kernel": MIXTURES,
         "attention sinks, for which cuda has no kernel": sinks,
-        "K/V of 8 bits, for which cuda has no kernel": CONFIG.with_caches(EIGHT_BITS),
         r"heads of 512 elements \(up to 256\), for which cuda has no kernel": wide,
     }
     for words, config in refused.items():
         require_kernels(config, "cpu")
         with pytest.raises(ConfigError, match=words):
             require_kernels(config, "cuda")
+    eight_bits = CONFIG.with_caches(EIGHT_BITS)
+    require_kernels(eight_bits, "cuda")
+    assert "K/V of 8 bits" in without_kernels(eight_bits, Kernels.PLUGINS)
 
 
 def test_what_is_built_is_not_refused() -> None:

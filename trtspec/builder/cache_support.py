@@ -18,7 +18,7 @@ def require_eight_bits(build: BuildConfig) -> None:
     if not backend_named(build.backend).runs_ops:
         raise ConfigError(
             f"kv_cache_dtype {EIGHT_BITS}: attention of backend {build.backend!r} reads no K/V of "
-            "8 bits in this version; leave it out, or build with the default backend for a CPU"
+            "8 bits in this version; leave it out, or build with the default backend"
         )
 
 

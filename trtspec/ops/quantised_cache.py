@@ -37,8 +37,8 @@ def paged_tree_attention_8bit(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`paged_tree_attention` with ``k_cache`` and ``v_cache`` [num_blocks, block_size, Hkv, D] of
-    int8, and ``k_scale`` and ``v_scale`` [num_blocks, block_size, Hkv, 1] float32. On CPUs. A row
-    that is not finite is kept as NaN."""
+    int8, and ``k_scale`` and ``v_scale`` [num_blocks, block_size, Hkv, 1] float32. A row that is
+    not finite is kept as NaN."""
     result: Tensor = torch.ops.trtspec.paged_tree_attention_8bit(
         *(q, k, v, k_cache, v_cache, k_scale, v_scale, positions, slot_mapping, block_tables),
         *(query_start, context_lens, is_tree, tree_mask, scale, sliding_window, soft_cap, sinks),

@@ -132,7 +132,7 @@ def _lacks(spec: AttentionSpec, kernels: Kernels) -> Iterator[str]:
         return
     if spec.sinks:
         yield "attention sinks"
-    if spec.cache_dtype is not None:
+    if kernels is Kernels.PLUGINS and spec.cache_dtype is not None:
         yield "K/V of 8 bits"
     if kernels is Kernels.PLUGINS and spec.kv_from is not None:
         yield "layers that read K and V of an earlier one"
