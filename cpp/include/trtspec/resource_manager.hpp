@@ -41,9 +41,10 @@ class ResourceManager {
   // The cache of the target's states, whose blocks are states; null: it has none.
   const KVCache* states() const { return states_.get(); }
 
-  // Starts a sequence on the prefix that the target holds, with its state if it has such, and returns
-  // its length. No draft shortens it: those that can catch up, by their rows and their room, begin on what they hold of it, and to
-  // the others what they lack of it is absent, so that they have the target's length.
+  // Starts a sequence on the prefix that the target holds, with its state if it has such, and
+  // returns its length. No draft shortens it: those that can catch up, by their rows and their
+  // room, begin on what they hold of it, and to the others what they lack of it is absent, so that
+  // they have the target's length.
   std::int64_t begin(const Sequence& sequence);
   // Room for that many rows in all, in every cache; false and nothing changed otherwise. A length
   // that is already covered costs nothing, so no draft_tokens ask for no more.
