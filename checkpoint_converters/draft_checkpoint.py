@@ -21,6 +21,7 @@ from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.quantised.folded import fold, storage_of
 from checkpoint_converters.token_map import read_token_map
+from trtspec.config.kv import CacheDtype
 from trtspec.config.layer_tensors import EMBEDDING, HEAD, HEAD_BIAS
 from trtspec.config.model import ModelConfig
 from trtspec.config.storage import NetworkStorage
@@ -121,6 +122,10 @@ class DraftCheckpoint:
         schemes = {n: header.scheme for n, header in whole.items()}
         kept |= {n for n, scheme in schemes.items() if scheme and scheme.bits <= bits}
         return found._holding(found.config, found.tensors.in_floats(kept))
+
+    def with_caches(self, dtype: CacheDtype | None) -> DraftCheckpoint:
+        """Itself, its network keeping K/V so; see `DraftConfig.with_caches`."""
+        return replace(self, config=self.config.with_caches(dtype))
 
     def cut_to(self, token_map: Path, target: ModelConfig) -> DraftCheckpoint:
         """Itself, a causal language model, with the rows of its head for the ids in a file.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from trtspec import LLM, KvCacheConfig, SamplingParams
 from trtspec.builder.plan import plan_build
@@ -16,6 +17,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
 from trtspec.llmapi.engines import build
 
+from .every_method import METHODS
 from .families import family_model
 from .helpers import TinyModels, assert_no_leak, chain, ngram, open_llm, random_prompt, tokens, tree
 
@@ -25,6 +27,11 @@ RUNS = [
     SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=5),
 ]
 TIGHT: dict[str, Any] = {"max_num_tokens": 16, "tokens_per_block": 4}
+EIGHT = {torch.int8, torch.float32}
+"""Of values and scales."""
+KINDS = ("tree", "eagle3", "modules", "medusa", "pard2", "dflash2", "assistant")
+"""Of `METHODS`, one for each way in which networks keep K/V."""
+MATRIX = pytest.mark.matrix
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +68,41 @@ def test_nothing_changes_the_text(
         assert_no_leak(llm)
 
 
+def is_in_8_bits(engine: Any) -> bool:
+    """All that it keeps, if it keeps anything."""
+    caches = getattr(engine, "caches", None)
+    return caches is None or {buffer.dtype for buffer in caches.all} == EIGHT
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name in KINDS else MATRIX) for name in METHODS]
+)
+def test_drafts_keep_theirs_likewise(models: TinyModels, tmp_path: Path, method: str) -> None:
+    """And those that read the target's read them so."""
+    folder, speculation = METHODS[method](models, tmp_path)
+    with open_llm(folder, speculation, **in_8_bits(max_tokens=120), **TIGHT) as llm:
+        assert all(is_in_8_bits(draft.engine) for draft in llm._runtime.drafts)
+        found = texts(llm)
+        assert_no_leak(llm)
+    with open_llm(folder, **in_8_bits(), max_batch_size=1) as llm:
+        assert texts(llm) == found
+
+
+def test_a_draft_that_is_the_target_is_right(models: TinyModels) -> None:
+    """Its K/V are rounded as the target's are, so that it says the same."""
+    folder = models.folder("llama")
+    with open_llm(folder, chain(folder, 4), **in_8_bits()) as llm:
+        texts(llm)
+        metrics = llm.get_metrics()
+    assert metrics["num_accepted_tokens"] == metrics["num_draft_tokens"] > 0
+
+
 def test_latents(tmp_path: Path) -> None:
     models = TinyModels(tmp_path)
     folder = models.save(family_model("deepseek_v3"), "latents")
     with open_llm(folder, **in_8_bits(), max_batch_size=1) as llm:
         expected = texts(llm)
-        caches = llm._runtime.target.caches
-        assert {str(buffer.dtype) for buffer in caches.all} == {"torch.int8", "torch.float32"}
+        assert is_in_8_bits(llm._runtime.target)
     with open_llm(folder, ngram(4), **in_8_bits(max_tokens=84), **TIGHT) as llm:
         assert texts(llm) == expected
 

@@ -35,11 +35,6 @@ def require_target_caches(
     layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
 ) -> None:
     """ConfigError where a draft reads K/V of the target's that no other network can read."""
-    if layers and build.kv_cache_dtype == EIGHT_BITS:
-        raise ConfigError(
-            f"method {speculative.method!r} reads the target's K/V, which is not read in "
-            f"{EIGHT_BITS}; leave kv_cache_dtype out"
-        )
     if layers and not backend_named(build.backend).runs_ops:
         raise ConfigError(
             f"method {speculative.method!r} reads the target's K/V of layers "

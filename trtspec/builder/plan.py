@@ -218,6 +218,8 @@ def plan_build(
         with speculative.naming(member):
             found = at_hand.open(member)
             check_draft_kind(member, found)
+            if build.kv_cache_dtype == EIGHT_BITS:
+                found = found.with_caches(EIGHT_BITS)
             if method_of(member).copies_target:
                 form = resolve_copy(member.weights, build, target.storage, place)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
+from trtspec.config.kv import CacheDtype
 from trtspec.config.model import ModelConfig
 
 
@@ -23,6 +24,10 @@ class DraftConfig(Protocol):
 
     @property
     def capture_layers(self) -> tuple[int, ...]: ...
+
+    def with_caches(self, dtype: CacheDtype | None) -> DraftConfig:
+        """See `ModelConfig.with_caches`; of a network that reads the target's K/V, those."""
+        ...
 
     def for_steps(self, num_steps: int) -> DraftConfig:
         """The network as far as drafts of that depth need it; ConfigError if it cannot draft so

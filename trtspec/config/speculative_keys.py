@@ -46,7 +46,7 @@ OWN_WEIGHTS = (
     "leave it out: a quantised checkpoint says itself how, and in how many bits a draft with a "
     "network keeps its weights is said by "
 )
-SAME_DTYPE = "the draft is compiled with the engine's own dtype; leave it out"
+SAME_CACHE = "drafts keep K/V as their target does; leave it out"
 OTHER_METHOD = "it belongs to another speculative method"
 _EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
 _CUT = f"{_EAGLE}, and of draft_model, pard and self,"
@@ -106,7 +106,7 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "draft_lm_head_quantization": Foreign(f"{OWN_WEIGHTS}head_weight_dtype", (None,)),
     **dict.fromkeys(
         ("kv_cache_dtype", "speculative_draft_kv_cache_dtype"),
-        Foreign(SAME_DTYPE, (None, "auto")),
+        Foreign(SAME_CACHE, (None, "auto")),
     ),
     **dict.fromkeys(
         ("load_format", "speculative_draft_load_format"),

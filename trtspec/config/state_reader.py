@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Self
+
+from trtspec.config.kv import CacheDtype
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 
@@ -23,6 +27,10 @@ class StateReader:
     draft_vocab_size: int
     own_embedding: bool
     own_head: bool
+
+    def with_caches(self, dtype: CacheDtype | None) -> Self:
+        """See `ModelConfig.with_caches`."""
+        return replace(self, decoder=self.decoder.with_caches(dtype))  # type: ignore[type-var]
 
     @property
     def maps_tokens(self) -> bool:

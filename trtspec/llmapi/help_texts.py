@@ -41,6 +41,6 @@ def weight_dtype() -> str:
 
 
 KV_CACHE_DTYPE = (
-    "in what the target keeps K/V: int8 (q8_0), with a scale of each token and head, on backends "
-    "aoti and eager; auto (default): --dtype"
+    "in what target and drafts keep K/V: int8 (q8_0), with a scale of each token and head, on "
+    "backends aoti and eager; auto (default): --dtype"
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trtspec.config.kv import CacheDtype
 from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict, strict_config, to_dict
@@ -75,6 +76,10 @@ class AssistantConfig:
         """Its layers as they run: they have no K and V."""
         pairs = zip(self.body.layers, self.sources, strict=True)
         return [spec.with_mixer(kv_from=source) for spec, source in pairs]
+
+    def with_caches(self, dtype: CacheDtype | None) -> AssistantConfig:
+        """Itself beside a target that keeps its K and V so; see `ModelConfig.with_caches`."""
+        return dataclasses.replace(self, body=self.body.with_caches(dtype))
 
     def for_steps(self, num_steps: int) -> AssistantConfig:
         """Itself: it drafts as deep as one likes."""

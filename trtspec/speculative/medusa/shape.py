@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from trtspec.config.kv import CacheDtype
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
 
@@ -47,6 +48,10 @@ class MedusaConfig:
             raise ConfigError(
                 f"Medusa heads read one state, not those of layers {list(self.capture_layers)}"
             )
+
+    def with_caches(self, dtype: CacheDtype | None) -> MedusaConfig:
+        """Itself: it keeps nothing."""
+        return self
 
     def for_steps(self, num_steps: int) -> MedusaConfig:
         """Of the heads those that drafts of ``num_steps`` take; ConfigError if they are fewer."""

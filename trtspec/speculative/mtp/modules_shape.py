@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trtspec.config.kv import CacheDtype
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict, strict_config, to_dict
 from trtspec.errors import ConfigError
@@ -52,6 +53,10 @@ class MtpModulesConfig:
         """Tokens behind its own on which a row depends: that of module i reads the token i + 1
         places further on."""
         return self.num_modules
+
+    def with_caches(self, dtype: CacheDtype | None) -> MtpModulesConfig:
+        """See `ModelConfig.with_caches`."""
+        return dataclasses.replace(self, module=self.module.with_caches(dtype))
 
     def for_steps(self, num_steps: int) -> MtpModulesConfig:
         """The modules that drafts of ``num_steps`` take; ConfigError if they are fewer."""
