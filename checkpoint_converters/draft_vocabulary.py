@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -26,18 +27,67 @@ TOKEN_MAP = "token_map"
 Reader = TypeVar("Reader", bound=StateReader)
 
 
+HEAD_ROWS = ("head.weight",)
+
+
 def cut_head(
-    config: Reader, tensors: dict[str, TensorHeader], token_map: Path, target: ModelConfig
+    config: Reader,
+    tensors: dict[str, TensorHeader],
+    token_map: Path,
+    target: ModelConfig,
+    of_tokens: Sequence[str] = HEAD_ROWS,
 ) -> tuple[Reader, tuple[str, ...]]:
-    """A head of the whole vocabulary cut to the ids in a file: the config, and a line about it. Of
-    ``tensors``, the map is added and a head of the draft's own is cut."""
+    """A head of the whole vocabulary cut to the ids in a file: the config, and a line about it. To
+    ``tensors`` the map is added; those that are ``of_tokens``, a row for each token that the head
+    says, are cut where the draft has them."""
     ids = read_token_map(token_map, target.vocab_size)
     if len(ids) < target.vocab_size:
         config = dataclasses.replace(config, draft_vocab_size=len(ids))  # type: ignore[type-var]
         tensors[TOKEN_MAP] = held_map(ids, token_map)
-        if config.own_head:
-            tensors["head.weight"] = PickedRows.of(tensors["head.weight"], ids)
+        for name in of_tokens:
+            if name in tensors:
+                tensors[name] = PickedRows.of(tensors[name], ids)
     return config, (coverage(ids, target, str(token_map)),)
+
+
+@dataclasses.dataclass(frozen=True)
+class MappedHead(Generic[Reader]):
+    """A network whose head covers what it is to cover. notes, doubts: see `DraftCheckpoint`. files:
+    what it was made of beside the checkpoint's. used: names of the map that was taken."""
+
+    config: Reader
+    notes: tuple[str, ...]
+    doubts: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+    used: frozenset[str] = frozenset()
+
+
+def map_head(
+    path: Path,
+    config: Reader,
+    headers: dict[str, TensorHeader],
+    tensors: dict[str, TensorHeader],
+    target: ModelConfig,
+    token_map: Path | None,
+    of_tokens: Sequence[str] = HEAD_ROWS,
+) -> MappedHead[Reader]:
+    """The checkpoint's own map of a draft vocabulary, or the one in a file, added to ``tensors``;
+    ``of_tokens``: see `cut_head`.
+
+    Raises:
+        CheckpointError: a map that does not fit, or two of them.
+    """
+    if D2T in headers and token_map is not None and config.maps_tokens:
+        raise CheckpointError(
+            f"{path} has its own token map (d2t, {headers[D2T].shape[0]} tokens); the token map "
+            f"{token_map} cannot be used with it: leave vocabulary out"
+        )
+    notes, doubts = read_map(path, config, headers, tensors, target)
+    used = frozenset({D2T} if TOKEN_MAP in tensors else ())
+    if token_map is None:
+        return MappedHead(config, tuple(notes), doubts, used=used)
+    config, cut = cut_head(config, tensors, token_map, target, of_tokens)
+    return MappedHead(config, (*notes, *cut), doubts, (token_map,))
 
 
 def read_map(

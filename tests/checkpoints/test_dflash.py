@@ -237,5 +237,21 @@ def test_tensors(tmp_path: Path) -> None:
     del less["hidden_norm.weight"]
     with pytest.raises(CheckpointError, match=r"1 tensors are missing: hidden_norm\.weight"):
         read_draft(write(tmp_path / "b", CONFIG, less), TARGET)
-    with pytest.raises(CheckpointError, match="a DFlash draft, whose head is not cut"):
-        read_draft(write(tmp_path / "c", CONFIG, network()), TARGET, tmp_path / "map")
+
+
+def test_a_file_of_tokens(tmp_path: Path) -> None:
+    """A head of the draft's own keeps their rows; beside a map of the draft's, it is refused."""
+    ids = [7, 3, 12]
+    (tmp_path / "list.json").write_text(json.dumps(ids))
+    borrowed = read_draft(write(tmp_path / "a", CONFIG, network()), TARGET, tmp_path / "list.json")
+    assert borrowed.config.draft_vocab_size == 3 and not borrowed.config.own_head
+    assert borrowed.tensors["token_map"].tolist() == ids
+    assert tmp_path / "list.json" in borrowed.files
+    head = {"lm_head.weight": torch.randn(V, H)}
+    own = read_draft(
+        write(tmp_path / "b", CONFIG, network() | head), TARGET, tmp_path / "list.json"
+    )
+    assert torch.equal(own.tensors["head.weight"], head["lm_head.weight"][ids])
+    with pytest.raises(CheckpointError, match=r"has its own token map .* leave vocabulary out"):
+        folder = write(tmp_path / "c", SPECULATORS, {**network(), **vocabulary()})
+        read_draft(folder, TARGET, tmp_path / "list.json")

@@ -4,14 +4,12 @@ only tokens of the vocabulary are drafted."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from trtspec import LLM, SamplingParams, build
 from trtspec.builder.checkpoints import load_target
@@ -22,7 +20,6 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.strict import to_dict
 from trtspec.errors import ConfigError
 from trtspec.formats import drafts
-from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.options import parse_speculative_config
 
 from ..checkpoints.tiny_gguf import random_tensor, tiny
@@ -40,20 +37,6 @@ PROMPTS = [[*PREFIX, *random_prompt(80 + i, 2 + 5 * i, 40)] for i in range(4)]
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def proposed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """All tokens that rollouts propose."""
-    seen: set[int] = set()
-    cut: Callable[..., DraftBatch] = DraftBatch.cut
-
-    def watched(places: Any, nodes: tuple[Tensor, ...], *rest: Any) -> DraftBatch:
-        seen.update(nodes[0].flatten().tolist())
-        return cut(places, nodes, *rest)
-
-    monkeypatch.setattr(DraftBatch, "cut", staticmethod(watched))
-    return seen
 
 
 def texts(model: Path, speculation: Any, **options: Any) -> list[list[list[int]]]:

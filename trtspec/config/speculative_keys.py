@@ -49,7 +49,10 @@ OWN_WEIGHTS = (
 SAME_CACHE = "drafts keep K/V as their target does; leave it out"
 OTHER_METHOD = "it belongs to another speculative method"
 _EAGLE = "the methods eagle, eagle3, p_eagle and mtp"
-_CUT = f"{_EAGLE}, and of draft_model, pard and self,"
+_CUT = (
+    f"{_EAGLE}, dflash, ddtree, jetspec, dspark and dflash2, and of draft_model, pard, pard2 and "
+    "self,"
+)
 
 
 # What these accept is said in their docstrings, which the page of keys quotes.

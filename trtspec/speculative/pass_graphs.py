@@ -11,6 +11,7 @@ from trtspec.backends.shape import as_it_is
 from trtspec.config.model import ModelConfig
 from trtspec.config.state_reader import StateReader
 from trtspec.config.tree import TreeShape
+from trtspec.models.causal_lm import TOKEN_MAP
 from trtspec.models.signature import feature_signature, pass_signature, rollout_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, DRAFT_STEP, Built, DraftGraph
 from trtspec.speculative.draft_pass import DraftPass
@@ -98,12 +99,12 @@ def token_passes(config: Any, parts: OpenParts) -> PassNetwork:
     return _passes(parts, None)
 
 
-def feature_passes(config: Any, parts: OpenParts) -> PassNetwork:
-    """What runs `feature_parts`."""
-    return _passes(parts, parts.session(FUSE))
+def feature_passes(config: Any, parts: OpenParts, token_map: str = TOKEN_MAP) -> PassNetwork:
+    """What runs `feature_parts`; ``token_map``: the name of the map of a head that is cut."""
+    return _passes(parts, parts.session(FUSE), token_map)
 
 
-def _passes(parts: OpenParts, fuse: GraphSession | None) -> PassNetwork:
+def _passes(parts: OpenParts, fuse: GraphSession | None, map_name: str = TOKEN_MAP) -> PassNetwork:
     rows, head = parts.rows(PASS), parts.session(HEAD)
-    token_map, mask_hidden = parts.tensor("token_map"), parts.tensor("mask_hidden")
+    token_map, mask_hidden = parts.tensor(map_name), parts.tensor("mask_hidden")
     return PassNetwork(rows, head, token_map, fuse, mask_hidden, parts.max_rows)

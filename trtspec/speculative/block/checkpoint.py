@@ -14,8 +14,8 @@ from checkpoint_converters.capture import Capture
 from checkpoint_converters.containers.safetensors_files import LazyTensors, weight_files
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.draft_fields import architectures, head_rows, read_decoder
-from checkpoint_converters.draft_names import D2T, EMBEDDING, FC, HEAD, IGNORED, layer_names
-from checkpoint_converters.draft_vocabulary import TOKEN_MAP, borrowed, read_map
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD, IGNORED, layer_names
+from checkpoint_converters.draft_vocabulary import HEAD_ROWS, borrowed, map_head
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, match
 from trtspec.config.model import ModelConfig
@@ -218,21 +218,23 @@ def _real(hf: HfConfig, name: str, value: Any) -> float:
 def _read(
     variant: BlockFormat, folder: DraftFolder, target: ModelConfig, token_map: Path | None
 ) -> DraftCheckpoint:
-    title = variant.config.title
-    folder.refuse_token_map(f"a {title} draft", token_map)
     path, headers = folder.path, folder.tensors
     reading = read_variant(variant, folder.hf, headers, target)
-    config = reading.config
-    expected = expected_tensors(variant, config)
-    resolved = match(expected, headers, IGNORED, f"{path} does not fit {title}")
-    tensors = resolved.tensors
-    mapped, doubts = read_map(path, config, headers, tensors, target)
-    notes = [*reading.notes, *mapped, *borrowed(config)]
-    used = {D2T} if TOKEN_MAP in tensors else set()
-    ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - used))
-    files = tuple(weight_files(headers))
-    lazy = LazyTensors(tensors)
-    return DraftCheckpoint(path, variant.method, config, lazy, ignored, tuple(notes), files, doubts)
+    expected = expected_tensors(variant, reading.config)
+    resolved = match(expected, headers, IGNORED, f"{path} does not fit {variant.config.title}")
+    tensors, of_tokens = resolved.tensors, (*HEAD_ROWS, *variant.of_tokens)
+    head = map_head(path, reading.config, headers, tensors, target, token_map, of_tokens)
+    ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - head.used))
+    return DraftCheckpoint(
+        path,
+        variant.method,
+        head.config,
+        LazyTensors(tensors),
+        ignored,
+        (*reading.notes, *head.notes, *borrowed(head.config)),
+        (*weight_files(headers), *head.files),
+        head.doubts,
+    )
 
 
 def block_reader(variant: BlockFormat) -> DraftReader:

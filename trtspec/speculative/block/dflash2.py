@@ -58,7 +58,7 @@ class DFlash2Config(BlockConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        hidden, vocab = self.decoder.hidden_size, self.decoder.vocab_size
+        hidden, vocab = self.decoder.hidden_size, self.draft_vocab_size
         if not 1 <= self.conv_kernel_size <= self.block_size:
             raise ConfigError(
                 f"conv_kernel_size={self.conv_kernel_size} must be between 1 and the block_size "
@@ -71,12 +71,7 @@ class DFlash2Config(BlockConfig):
         if self.selector_rank < 1 or not 1 <= self.selector_top_k <= vocab:
             raise ConfigError(
                 f"selector_rank={self.selector_rank} must be at least 1, and selector_top_k="
-                f"{self.selector_top_k} between 1 and the {vocab} tokens"
-            )
-        if self.maps_tokens:
-            raise ConfigError(
-                f"the head covers {self.draft_vocab_size} of {vocab} tokens; the selector knows "
-                "the tokens by the target's ids and needs a head of all of them"
+                f"{self.selector_top_k} between 1 and the {vocab} tokens of the head"
             )
 
     @property
@@ -88,11 +83,11 @@ class DFlash2Config(BlockConfig):
     @property
     def own_parts(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the selector's tensors, by name."""
-        rank, vocab = self.selector_rank, self.decoder.vocab_size
+        rank = self.selector_rank
         return {
             "selector.projection": (rank, self.decoder.hidden_size),
-            "selector.predecessors": (vocab, rank),
-            "selector.successors": (vocab, rank),
+            "selector.predecessors": (self.decoder.vocab_size, rank),
+            "selector.successors": (self.draft_vocab_size, rank),
         }
 
 
@@ -303,4 +298,5 @@ DFLASH2_FORMAT = BlockFormat(
     keys=frozenset(_SIZES),
     fields=_fields,
     tensors=_tensors,
+    of_tokens=("selector.successors",),
 )

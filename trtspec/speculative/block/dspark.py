@@ -312,5 +312,6 @@ DSPARK_FORMAT = BlockFormat(
     ),
     fields=_fields,
     tensors=_tensors,
+    of_tokens=("markov_head.weight",),
     is_one=_has_heads,
 )

@@ -30,7 +30,8 @@ class BlockFormat:
     theirs match. type: what speculators calls them, and the trainers' ``projector_type``. rank: see
     `DraftReader`. keys: of ``dflash_config``, those that only this variant has. fields: what
     config.json and the tensors' headers say of the config's own fields; ValueError with the reason
-    for what is not run. tensors: its own, of a config. is_one: whether what matches is one; a
+    for what is not run. tensors: its own, of a config. of_tokens: internal names of those that have
+    a row for each token of the head, as the head itself. is_one: whether what matches is one; a
     network without the variant's parts is none.
     """
 
@@ -42,4 +43,5 @@ class BlockFormat:
     keys: frozenset[str] = frozenset()
     fields: Callable[[Said, Mapping[str, Any]], Mapping[str, Any]] = _no_fields
     tensors: Callable[[Any], Tensors] = _no_tensors
+    of_tokens: tuple[str, ...] = ()
     is_one: Callable[[Said], bool] = lambda said: True

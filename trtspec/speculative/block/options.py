@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
+from trtspec.config.cut_decoding import VOCABULARY_ALIASES, CutVocabularyConfig
 from trtspec.config.speculative_keys import (
     COMMON_ALIASES,
     COMMON_FOREIGN,
@@ -23,6 +24,7 @@ from trtspec.errors import ConfigError
 T = TypeVar("T")
 
 _ALIASES: Mapping[str, str] = {
+    **VOCABULARY_ALIASES,
     "tree_budget": "max_total_draft_tokens",
     "speculative_dflash_block_size": "block_size",
     "dflash_block_size": "block_size",
@@ -52,8 +54,8 @@ def block_config(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockDecodingConfig(ChoicesDecodingConfig):
-    """A network of blocks drafts; beside `TreeDecodingConfig`:
+class BlockDecodingConfig(ChoicesDecodingConfig, CutVocabularyConfig):
+    """A network of blocks drafts; beside `TreeDecodingConfig` and `CutVocabularyConfig`:
 
     max_draft_len: slots of the block that are used, at most its size less one; the network rolls
     out the block whole, as it was trained. Left out, it follows from block_size (also

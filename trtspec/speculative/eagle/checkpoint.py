@@ -21,12 +21,12 @@ from checkpoint_converters.draft_fields import (
     nested,
     read_decoder,
 )
-from checkpoint_converters.draft_names import D2T, EMBEDDING, FC, HEAD, IGNORED
-from checkpoint_converters.draft_vocabulary import TOKEN_MAP, borrowed, cut_head, read_map
+from checkpoint_converters.draft_names import EMBEDDING, FC, HEAD, IGNORED
+from checkpoint_converters.draft_vocabulary import borrowed, map_head
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, match
 from trtspec.config.model import ModelConfig
-from trtspec.errors import CheckpointError, ConfigError
+from trtspec.errors import ConfigError
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.eagle.checkpoint_kind import (
     MASK_HIDDEN,
@@ -98,22 +98,18 @@ def read_network(
     tensors, files = resolved.tensors, weight_files(headers)
     notes = [f"{kind.describe()}; reads {_reads(eagle, reading.capture.describe())}"]
     notes += [*reading.capture.notes, *reading.notes]
-    if D2T in headers and token_map is not None and eagle.maps_tokens:
-        raise CheckpointError(
-            f"{path} has its own token map (d2t, {headers[D2T].shape[0]} tokens); the token map "
-            f"{token_map} cannot be used with it: leave vocabulary out"
-        )
-    mapped, doubts = read_map(path, eagle, headers, tensors, target)
-    notes += mapped
-    if token_map is not None:
-        eagle, cut = cut_head(eagle, tensors, token_map, target)
-        files.append(token_map)
-        notes += cut
-    notes += borrowed(eagle)
-    used = {D2T} if TOKEN_MAP in tensors and token_map is None else set()
-    ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - used))
+    head = map_head(path, eagle, headers, tensors, target, token_map)
+    notes += [*head.notes, *borrowed(head.config)]
+    ignored = tuple(sorted(headers[name].name for name in set(resolved.ignored) - head.used))
     return DraftCheckpoint(
-        path, method, eagle, LazyTensors(tensors), ignored, tuple(notes), tuple(files), doubts
+        path,
+        method,
+        head.config,
+        LazyTensors(tensors),
+        ignored,
+        tuple(notes),
+        (*files, *head.files),
+        head.doubts,
     )
 
 

@@ -44,14 +44,13 @@ def _describe(folder: DraftFolder) -> str:
 
 
 def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
-    folder.refuse_token_map("a PARD-2 draft", token_map)
     hf, file = folder.hf, folder.path / _WARP
     if not file.is_file():
         raise hf.refuse(
             f"a PARD-2 draft without {_WARP}, which projects the target's states for it; download "
             "it with the other files"
         )
-    found = read_language_model(folder, target, None, _describe(folder))
+    found = read_language_model(folder, target, token_map, _describe(folder))
     layers = _layers(hf, target.num_layers)
     order = sorted(range(len(layers)), key=layers.__getitem__)
     tensors, width = read_pickle_headers(file), len(layers) * target.hidden_size

@@ -16,7 +16,7 @@ from trtspec.speculative.draft_kind import (
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.parallel.network import PEagleDraft
-from trtspec.speculative.parallel.pard2 import Pard2Draft
+from trtspec.speculative.parallel.pard2 import MODEL_TOKEN_MAP, Pard2Draft
 from trtspec.speculative.parallel.rollout import ParallelRollout, RootStateRollout
 from trtspec.speculative.parallel.shape import Pard2Config, PardConfig, PEagleConfig
 from trtspec.speculative.pass_graphs import (
@@ -77,7 +77,7 @@ PARD2_NETWORK = DraftKind(
     lambda module, draft, target: module.load_weights(draft),
     {DRAFT_STEP: first_step, DRAFT_ROLLOUT: _rollout_of_roots},
     feature_parts,
-    feature_passes,
+    lambda config, parts: feature_passes(config, parts, MODEL_TOKEN_MAP),
     slots=_masks,
     lookahead=lambda config: 0,
     levels=MarginalTree,

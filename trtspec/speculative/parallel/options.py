@@ -52,7 +52,7 @@ class ParallelDecodingConfig(ChoicesDecodingConfig):
             )
 
 
-@strict_config(
+_pard_config = strict_config(
     aliases={
         **COMMON_ALIASES,
         **TREE_ALIASES,
@@ -63,6 +63,9 @@ class ParallelDecodingConfig(ChoicesDecodingConfig):
     foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
     none_means_default=True,
 )
+
+
+@_pard_config
 @dataclass(frozen=True, kw_only=True)
 class PardDecodingConfig(ParallelDecodingConfig, CutVocabularyConfig):
     """PARD: a language model of the target's vocabulary; options: see `ParallelDecodingConfig`,
@@ -75,21 +78,13 @@ class PardDecodingConfig(ParallelDecodingConfig, CutVocabularyConfig):
     choices: Choices | str | None = None
 
 
-@strict_config(
-    aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, "eagle_choices": "choices"},
-    foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN},
-    none_means_default=True,
-)
+@_pard_config
 @dataclass(frozen=True, kw_only=True)
-class Pard2DecodingConfig(ParallelDecodingConfig):
+class Pard2DecodingConfig(PardDecodingConfig):
     """PARD-2: a PARD model that reads the target's states as well; options: see
-    `ParallelDecodingConfig` and `TreeDecodingConfig`. choices: the paths of a static tree (also
-    `eagle_choices`)."""
+    `PardDecodingConfig`."""
 
     method: ClassVar[str] = "pard2"
-    choices_key: ClassVar[str] = "choices"
-
-    choices: Choices | str | None = None
 
 
 @strict_config(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trtspec.config.model import ModelConfig
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
-from trtspec.models.causal_lm import CausalLM
+from trtspec.models.causal_lm import TOKEN_MAP, CausalLM
 from trtspec.models.layer_facts import Matrix, Read
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
@@ -23,6 +23,7 @@ from trtspec.models.rows import Caches, Rows
 from trtspec.speculative.parallel.shape import Pard2Config
 
 PROJECTION = "projection"
+MODEL_TOKEN_MAP = f"model.{TOKEN_MAP}"
 
 
 class Pard2Draft(nn.Module):
