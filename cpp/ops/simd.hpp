@@ -180,6 +180,22 @@ TRTSPEC_INLINE void store(f16* p, VF v) {
 #endif
 }
 
+// -- the first few elements of a vector; zeros stand for the rest --------------------------------
+
+template <class Value>
+TRTSPEC_INLINE VF load_first(const Value* p, std::int64_t count) {
+  if (count >= kLanes) return load(p);
+  VF v{};
+  for (int i = 0; i < count; ++i) v[i] = to_float(p[i]);
+  return v;
+}
+
+template <class Value>
+TRTSPEC_INLINE void store_first(Value* p, VF v, std::int64_t count) {
+  if (count >= kLanes) return store(p, v);
+  for (int i = 0; i < count; ++i) from_float(v[i], p + i);
+}
+
 // -- functions ---------------------------------------------------------------------------------
 
 // e^x to about 1 ulp; 0 below -87.3 (where the true value is about to become subnormal), infinity

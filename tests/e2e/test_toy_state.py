@@ -42,6 +42,7 @@ from trtspec.models.causal_lm import CausalLM
 from trtspec.models.mixers.attention import Attention
 from trtspec.models.rows import Cache
 from trtspec.models.state_rows import StateRows
+from trtspec.ops.state_walk import StateWalk
 
 from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree, watch
 
@@ -77,10 +78,11 @@ class DecayedSum(Attention):
         self, x: Tensor, rows: StateRows, rotation: Any, cache: Cache, **others: Any
     ) -> Tensor:
         packed, kept, residual = rows.packed, others.get("kept"), others["residual"]
+        owners, parents = rows.walk().requests(), rows.walk().parents()
         heads = self.get_submodule(self.parts)(x, norm=others["norm"])
         values = heads.unflatten(1, (-1, self.head_dim))[:, -self.num_kv_heads :].float()
         at = rows.state_slots, packed.query_start, packed.context_lens, packed.is_tree
-        seen = walk(values, *cache, *at, rows.requests(), rows.parents())
+        seen = walk(values, *cache, *at, owners, parents)
         out = seen.repeat_interleave(self.num_heads // self.num_kv_heads, 1).flatten(1)
         if kept is not None:
             out, residual = out[kept], None if residual is None else residual[kept]
@@ -233,13 +235,13 @@ def accepts_none(plan: StepPlan, result: StepResult) -> None:
     """Accepted rows leave nothing."""
 
 
-def row_before(rows: StateRows) -> Tensor:
+def row_before(rows: StateWalk) -> Tensor:
     """Of siblings that of the other one."""
     parents = real_parents(rows)
     return torch.where(parents < 0, -1, torch.arange(len(parents)) - 1)
 
 
-real_of, real_parents = AcceptedNodes.of, StateRows.parents
+real_of, real_parents = AcceptedNodes.of, StateWalk.parents
 
 
 @pytest.mark.parametrize("way", ["chains", "trees"])
@@ -253,7 +255,7 @@ def test_a_wrong_state_is_found(
     wrong: Any,
 ) -> None:
     """The controls; in a chain the row before is the parent."""
-    owner, name = (StateRows, "parents") if wrong is row_before else (AcceptedNodes, "of")
+    owner, name = (StateWalk, "parents") if wrong is row_before else (AcceptedNodes, "of")
     monkeypatch.setattr(owner, name, wrong)
     with open_llm(toy, speculations(models)[way], max_seq_len=96) as llm:
         is_right = text(llm) == expected["greedy"]

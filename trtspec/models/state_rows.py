@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from trtspec.models.rows import PackedRows
+from trtspec.ops.state_walk import StateWalk
 
 
 class StateRows(NamedTuple):
-    """``packed``, and the requests' states ``state_slots [B] i32``: -1, that of padding, is the
-    last one, which no request has.
+    """``packed``, and the requests' states ``state_slots [B] i32``; -1: padding.
 
-    A state is of zeros before its request's first token (``context_lens`` is 0), whatever its slot
-    holds. All rows are certain but those of a tree behind its root: see `CacheBuffer`."""
+    All rows are certain but those of a tree behind its root: see `CacheBuffer`."""
 
     packed: PackedRows
     state_slots: Tensor
@@ -24,6 +22,12 @@ class StateRows(NamedTuple):
     def positions(self) -> Tensor:
         """See `Rows.positions`."""
         return self.packed.positions
+
+    def walk(self) -> StateWalk:
+        """As ops over states are told of them."""
+        rows = self.packed
+        places = rows.query_start, rows.context_lens, rows.is_tree, rows.tree_mask
+        return StateWalk(self.state_slots, *places)
 
     def attend(self, *given: Any, **named: Any) -> Tensor:
         """See `Rows.attend`."""
@@ -40,23 +44,3 @@ class StateRows(NamedTuple):
     def write(self, *given: Any, **named: Any) -> None:
         """See `Rows.write`."""
         self.packed.write(*given, **named)
-
-    def requests(self) -> Tensor:
-        """The request of each row ``[T] i64``; of padding behind them the last one."""
-        starts, count = self.packed.query_start, self.packed.context_lens.shape[0]
-        rows = torch.arange(self.positions.shape[0], device=self.positions.device)
-        found = torch.searchsorted(starts[1:].long(), rows, right=True)
-        return found.clamp(max=count - 1)
-
-    def parents(self) -> Tensor:
-        """The row of the call that each one follows ``[T] i64``: its parent in a draft, else the
-        row before it; -1: it follows its request's committed tokens."""
-        requests, masks = self.requests(), self.packed.tree_mask
-        first = self.packed.query_start[requests].long()
-        place = torch.arange(first.shape[0], device=first.device) - first
-        nodes = torch.arange(64 * masks.shape[1], device=first.device)
-        seen = (masks[:, nodes // 64] >> (nodes % 64)) & 1
-        before = seen * (nodes < place[:, None])  # itself left out
-        in_tree = (before * (nodes + 1)).amax(1) - 1  # parents stand before their children
-        parent = torch.where(self.packed.is_tree[requests], in_tree, place - 1)
-        return torch.where(parent < 0, -1, first + parent)

@@ -6,6 +6,8 @@ on the number of threads, or on whether its keys were laid out as a chain or as 
 
 from trtspec.ops.acceptance import accept, accept_reference
 from trtspec.ops.attention import paged_tree_attention, paged_tree_attention_reference
+from trtspec.ops.causal_conv import causal_conv, causal_conv_reference
+from trtspec.ops.gated_delta import gated_delta, gated_delta_reference
 from trtspec.ops.head_products import head_products, head_products_reference
 from trtspec.ops.kv_compact import kv_compact, kv_compact_reference
 from trtspec.ops.latent_attention import latent_tree_attention, latent_tree_attention_reference
@@ -18,15 +20,19 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 
-OPS_VERSION = 7
+OPS_VERSION = 8
 """Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
 
 __all__ = [
     "OPS_VERSION",
     "accept",
     "accept_reference",
+    "causal_conv",
+    "causal_conv_reference",
     "draft_candidates",
     "draft_candidates_reference",
+    "gated_delta",
+    "gated_delta_reference",
     "head_products",
     "head_products_reference",
     "kv_compact",

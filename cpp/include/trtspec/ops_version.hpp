@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 7;
+constexpr std::int64_t kOpsVersion = 8;
 
 }  // namespace trtspec
