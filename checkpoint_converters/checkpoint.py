@@ -25,7 +25,7 @@ from checkpoint_converters.families.registry import families
 from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
-from checkpoint_converters.names import by_usual_names, resolve, split_fused
+from checkpoint_converters.names import by_usual_names, resolve, split_fused, split_mixed
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
 from checkpoint_converters.quantised.registry import QUANTIZATION_FILES
 from checkpoint_converters.stacked import split_stacked
@@ -124,6 +124,7 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     where = f"{path}{base_note(headers)}"
     config = _config(family, hf, headers)
     headers = split_fused(family.fused, family.names, config, headers)
+    headers = split_mixed(family.mixed, family.names, config, headers)
     headers = split_stacked(family.stacked, family.names, config, headers)
     headers = by_usual_names(family.also, config, headers)
     embedding, head = family.embedding, family.head

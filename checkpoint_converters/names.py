@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+from torch import Tensor
+
 from checkpoint_converters.containers.safetensors_files import DTYPES, TensorHeader
-from checkpoint_converters.containers.tensor_sources import RowRange
+from checkpoint_converters.containers.tensor_sources import PickedRows, RowRange
 from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer_tensors import model_tensors
+from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
@@ -103,6 +106,33 @@ def split_fused(
                     name = names.names[f"layers.{{i}}.{part}.weight"].format(i=i)
                     name = name.removesuffix("weight") + kind
                     found[name] = RowRange.of(whole, sum(rows[:k]), rows[k])
+    return found
+
+
+def split_mixed(
+    mixed: Mapping[str, Callable[[MixerSpec], Mapping[str, Tensor]]],
+    names: NameMap,
+    config: ModelConfig,
+    headers: Mapping[str, TensorHeader],
+) -> dict[str, TensorHeader]:
+    """The tensors with each mixed one (see `Family`) as those that it holds, by their own names;
+    raises CheckpointError for one of another number of rows."""
+    found = dict(headers)
+    for i, spec in enumerate(config.layers):
+        for theirs, rows_of in mixed.items():
+            whole = found.pop(f"{theirs.format(i=i)}.weight", None)
+            if whole is None:
+                continue
+            parts = rows_of(spec.mixer)
+            wanted = sum(map(len, parts.values()))
+            if whole.shape[:1] != (wanted,):
+                raise CheckpointError(
+                    f"{whole.file}: tensor {whole.name} has shape {list(whole.shape)}, its "
+                    f"config.json asks for {wanted} rows"
+                )
+            for part, rows in parts.items():
+                name = names.names[f"layers.{{i}}.{part}.weight"].format(i=i)
+                found[name] = PickedRows.of(whole, rows)
     return found
 
 

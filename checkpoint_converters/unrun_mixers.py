@@ -13,7 +13,6 @@ from checkpoint_converters.hf_config import HfConfig
 
 _MIXERS = {
     "index_topk": "a sparse-attention indexer (DeepSeek-V3.2)",
-    "linear_conv_kernel_dim": "the gated delta rule (Qwen3-Next)",
     "linear_attn_config": "delta attention (Kimi Linear)",
     "mamba_d_state": "Mamba (Bamba, Falcon-H1, Granite 4, Jamba)",
     "ssm_state_size": "Mamba-2 (Nemotron-H)",

@@ -33,10 +33,14 @@ class Composite:
             raise hf.refuse(f"{_TEXT} is a {type(own).__name__}, not an object")
         own = {key: value for key, value in own.items() if value is not None}
         values = {**self.defaults, **hf.values, **own, "tie_word_embeddings": not has_head}
-        for key in _ROPES:
-            if isinstance(values.get(key), dict):
-                values[key] = _without_mrope(values[key])
-        return replace(hf, values=values)
+        return with_plain_ropes(replace(hf, values=values))
+
+
+def with_plain_ropes(hf: HfConfig) -> HfConfig:
+    """A language model's config without what its ropes say of images."""
+    ropes = {key: hf.get(key) for key in _ROPES}
+    plain = {key: _without_mrope(rope) for key, rope in ropes.items() if isinstance(rope, dict)}
+    return replace(hf, values={**hf.values, **plain})
 
 
 def _without_mrope(rope: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
@@ -13,6 +15,7 @@ from checkpoint_converters.hf_decoder import read_window
 from checkpoint_converters.names import NameMap
 from checkpoint_converters.stacked import Stacked
 from trtspec.config.layer_tensors import EMBEDDING, HEAD
+from trtspec.config.mixers.base import MixerSpec
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,12 @@ class Family:
     family in GGUF files; None: not read from them. ``paired``: projections whose rows lie with the
     two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
     calls the number of their heads. ``fused``: tensors that hold several internal ones along their
-    outputs, by their names without ``.weight``, and the parts in order. ``composites``: checkpoints
-    that hold the model beside towers for images. ``stacked``: tensors that hold all experts of a
-    layer, by their names. ``also``: other names of tensors, with those that the map has for them.
-    ``defaults``: what transformers means where config.json does not have a key, beside what
-    ``read_fields`` knows; an absent end token would never end a text.
+    outputs, by their names without ``.weight``, and the parts in order. ``mixed``: the same where
+    rows of the parts take turns: which rows are whose, in a layer with such a mixer.
+    ``composites``: checkpoints that hold the model beside towers for images. ``stacked``: tensors
+    that hold all experts of a layer, by their names. ``also``: other names of tensors, with those
+    that the map has for them. ``defaults``: what transformers means where config.json does not have
+    a key, beside what ``read_fields`` knows; an absent end token would never end a text.
     """
 
     architecture: str
@@ -60,6 +64,7 @@ class Family:
     gguf: GgufNames | None = None
     paired: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mixed: Mapping[str, Callable[[MixerSpec], Mapping[str, Tensor]]] = field(default_factory=dict)
     composites: tuple[Composite, ...] = ()
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)

@@ -15,9 +15,10 @@ from checkpoint_converters.hf_decoder import (
 )
 from checkpoint_converters.hf_experts import STACKED, hf_mixture, read_experts, with_experts
 
-_NAMES = hf_mixture("shared_expert").renamed(
+QWEN_MIXTURE = hf_mixture("shared_expert").renamed(
     {"layers.{i}.mlp.shared_gate.weight": "model.layers.{i}.mlp.shared_expert_gate.weight"}
 )
+"""The names of Qwen's mixtures that have a shared expert."""
 
 
 def sparse_layers(hf: HfConfig, count: int) -> list[bool]:
@@ -57,4 +58,4 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, with_experts(layers, experts, sparse_layers(hf, len(layers))))
 
 
-QWEN2_MOE = Family("Qwen2MoeForCausalLM", "qwen2_moe", _fields, _NAMES, stacked=STACKED)
+QWEN2_MOE = Family("Qwen2MoeForCausalLM", "qwen2_moe", _fields, QWEN_MIXTURE, stacked=STACKED)

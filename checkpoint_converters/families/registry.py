@@ -30,7 +30,10 @@ from checkpoint_converters.families.phi3 import PHI3
 from checkpoint_converters.families.qwen2 import QWEN2
 from checkpoint_converters.families.qwen2_moe import QWEN2_MOE
 from checkpoint_converters.families.qwen3 import QWEN3
+from checkpoint_converters.families.qwen3_5 import QWEN3_5
+from checkpoint_converters.families.qwen3_5_moe import QWEN3_5_MOE
 from checkpoint_converters.families.qwen3_moe import QWEN3_MOE
+from checkpoint_converters.families.qwen3_next import QWEN3_NEXT
 from checkpoint_converters.families.smollm3 import SMOLLM3
 from checkpoint_converters.families.starcoder2 import STARCODER2
 from checkpoint_converters.names import NameMap
@@ -62,6 +65,9 @@ _BUILT_IN = (
     MIXTRAL,
     QWEN2_MOE,
     QWEN3_MOE,
+    QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
     GLM4_MOE,
     GRANITE_MOE,
     DEEPSEEK_V2,

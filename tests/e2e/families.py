@@ -32,6 +32,7 @@ _LONG = {
     "long_factor": [1.0, 2.0, 4.0, 6.0, 9.0, 14.0],
 }
 _MIXED = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+_HYBRID = ["linear_attention", "full_attention", "linear_attention", "full_attention"]
 _GEMMA4: dict[str, Any] = {
     "num_hidden_layers": 6,
     "head_dim": 24,
@@ -59,6 +60,14 @@ def _phi3(original: int) -> Made:
 
 
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_DELTA = {
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+}
+_SHARED = {**_EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 48}
 _LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
     "kv_lora_rank": 24,
@@ -202,6 +211,17 @@ FAMILIES: dict[str, Made] = {
         hf.Qwen3MoeForCausalLM,
         {**_EXPERTS, "num_experts": 9, "norm_topk_prob": True, "decoder_sparse_step": 2},
     ),
+    "qwen3_next": Made(
+        hf.Qwen3NextConfig,
+        hf.Qwen3NextForCausalLM,
+        {**_DELTA, **_SHARED, "mlp_only_layers": [1], "attention_bias": True},
+    ),
+    "qwen3_5": Made(
+        hf.Qwen3_5TextConfig,
+        hf.Qwen3_5ForCausalLM,
+        {**_DELTA, "linear_conv_kernel_dim": 3, "layer_types": _HYBRID},
+    ),
+    "qwen3_5_moe": Made(hf.Qwen3_5MoeTextConfig, hf.Qwen3_5MoeForCausalLM, {**_DELTA, **_SHARED}),
     "glm4_moe": Made(
         hf.Glm4MoeConfig,
         hf.Glm4MoeForCausalLM,
@@ -246,6 +266,10 @@ def family_model(case: str, **changes: Any) -> PreTrainedModel:
         for name, weight in model.named_parameters():
             if name.endswith("norm.weight"):
                 weight.uniform_(0.5, 1.5)
+            elif name.endswith("A_log"):  # of states that forget soon, and of such as do not
+                weight.uniform_(-4, 1)
+            elif name.endswith("conv1d.weight"):
+                weight.normal_(std=0.5)
             elif "gemma" in case and weight.dim() == 1:
                 weight.uniform_(-0.5, 0.5)
             else:

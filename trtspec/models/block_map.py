@@ -19,10 +19,11 @@ from trtspec.models.block import Block, Kernels
 from trtspec.models.feed_forwards.dense import DENSE
 from trtspec.models.feed_forwards.experts import MIXTURE
 from trtspec.models.mixers.attention import ATTENTION
+from trtspec.models.mixers.gated_delta import GATED_DELTA
 from trtspec.models.mixers.latent_attention import LATENT_ATTENTION
 
 BLOCKS: dict[type[LayerPart], Block] = {
-    block.spec: block for block in (ATTENTION, LATENT_ATTENTION, DENSE, MIXTURE)
+    block.spec: block for block in (ATTENTION, LATENT_ATTENTION, GATED_DELTA, DENSE, MIXTURE)
 }
 """All that there are: a new block is a name in this line."""
 

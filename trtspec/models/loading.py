@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from trtspec.formats.stored import StoredWeight, read_tensor
+from trtspec.models.causal_conv import CausalConv
 from trtspec.models.feed_forwards.experts import ExpertLinear
 from trtspec.models.linear import Linear
 from trtspec.models.mixers.latent_attention import HeadMatrices
@@ -16,10 +17,14 @@ FUSED = {
     "qk": ("q", "k"),
     "kv": ("k", "v"),
     "q_kv_a": ("q_a", "kv_a"),
+    "qkvz": ("qkv", "z"),
+    "ba": ("b", "a"),
     "gate_up": ("gate", "up"),
 }
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
-_ALONE = ("norm.weight", "norm.bias", "choice_bias", "output_scale", "attn.sinks")
+_ALONE = (
+    "norm.weight", "norm.bias", "choice_bias", "output_scale", "attn.sinks", "a_log", "dt_bias",
+)  # fmt: skip
 """How the names of buffers end that belong to no linear layer."""
 
 
@@ -64,5 +69,7 @@ def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
             load_experts(module, tensors, f"layers.{parent}", parts)
         elif isinstance(module, Linear):
             load_linear(module, tensors, [f"layers.{parent}.{part}" for part in parts])
+        elif isinstance(module, CausalConv):
+            module.load(tensors, f"layers.{module_name}")
         elif isinstance(module, HeadMatrices):
             module.load(StoredWeight.read(tensors, f"layers.{module_name}.weight"))

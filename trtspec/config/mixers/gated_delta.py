@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from trtspec.config.cache_buffer import CacheBuffer
+from trtspec.config.kv import CacheDtype
 from trtspec.config.layer_part import check_sizes
 from trtspec.config.mixers.base import MixerSpec
-from trtspec.config.norm_spec import NormSpec
+from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
+from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
+
+_GATES = "attn.b.weight", "attn.a.weight"
 
 
 @strict_config()
@@ -24,6 +30,7 @@ class GatedDeltaSpec(MixerSpec):
     """
 
     words: ClassVar[str] = "the gated delta rule (linear attention)"
+    kept_float: ClassVar[frozenset[str]] = frozenset(_GATES)
 
     num_key_heads: int
     num_value_heads: int
@@ -40,3 +47,41 @@ class GatedDeltaSpec(MixerSpec):
                 f"num_value_heads {self.num_value_heads} is not a multiple of num_key_heads "
                 f"{self.num_key_heads}"
             )
+
+    @property
+    def values(self) -> int:
+        """Elements of a row's values."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Elements of a row's queries, keys and values, which the convolution reads."""
+        return 2 * self.num_key_heads * self.key_dim + self.values
+
+    @property
+    def buffers(self) -> tuple[CacheBuffer, ...]:
+        """See `MixerSpec.buffers`: those of the convolution, the state, the gates of rows that may
+        be rejected."""
+        state = self.num_value_heads, self.key_dim * self.value_dim, "float32"
+        return (
+            *conv_buffers(self.channels, self.conv_width),
+            CacheBuffer("state", *state, kind="slot"),
+            CacheBuffer("gates", 1, 2 * self.num_value_heads, kind="step"),
+        )
+
+    def with_cache(self, dtype: CacheDtype | None) -> GatedDeltaSpec:
+        """See `MixerSpec.with_cache`: a state is no K/V, and stays as it is."""
+        return self
+
+    def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
+        """See `MixerSpec.tensors`: q, k and v side by side; z, the gate of the output; the gates b
+        and a (see `trtspec.ops.gated_delta`)."""
+        yield "attn.qkv.weight", (self.channels, width)
+        yield "attn.z.weight", (self.values, width)
+        for name in _GATES:
+            yield name, (self.num_value_heads, width)
+        yield from conv_tensors("attn.conv", self.channels, self.conv_width, bias=False)
+        yield "attn.a_log", (self.num_value_heads,)
+        yield "attn.dt_bias", (self.num_value_heads,)
+        yield from self.norm.tensors("attn.norm", (self.value_dim,)).items()
+        yield "attn.out.weight", (hidden, self.values)

@@ -44,7 +44,7 @@ def norm_heads(x: Tensor, norm: Norm | None) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention of one layer: q, k and v fused, optional norms of each, rotary. There
     is no v where the keys are the values too, and q alone where K and V are an earlier layer's. It
-    may have ``sinks [heads] f32``.
+    may have ``sinks [heads] f32``, and gates of its output beside the queries.
 
     ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given; ``formats``
     are those of its own weights.
@@ -67,8 +67,10 @@ class Attention(nn.Module):
         self.head_dim = spec.head_dim
         self.scoring = Scoring.of(spec)
         self.parts = "q" if spec.kv_from is not None else "qk" if spec.values_are_keys else "qkv"
+        self.gated = spec.gated
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        sizes = {part: q_size if part == "q" else kv_size for part in self.parts}
+        read_size = 2 * q_size if spec.gated else q_size
+        sizes = {part: read_size if part == "q" else kv_size for part in self.parts}
         width, joined = in_features or hidden, formats.of(sizes)
         read = Linear(width, sum(sizes.values()), dtype, spec.bias, format=joined)
         self.add_module(self.parts, read)
@@ -95,7 +97,17 @@ class Attention(nn.Module):
         into the caches."""
         read = self.get_submodule(self.parts)
         heads = read(x, norm=norm).view(x.shape[0], -1, self.head_dim)
-        attended = self._attend(heads, rows, rotation, cache).flatten(1)
+        counts = [self.num_heads * (2 if self.gated else 1)]
+        counts += [self.num_kv_heads] * (len(self.parts) - 1)
+        q, *kv = torch.split(heads, counts, dim=1)
+        if self.gated:  # a head's gate lies behind its query
+            q, gate = q.unflatten(1, (-1, 2)).unbind(2)
+            attended = self._attend(q, kv, rows, rotation, cache)
+            # Written out: see `trtspec.ops.linear.swiglu`.
+            attended = (attended / (1 + torch.exp(-gate.float()))).to(x.dtype)
+        else:
+            attended = self._attend(q, kv, rows, rotation, cache)
+        attended = attended.flatten(1)
         if kept is not None:
             attended = attended[kept]
             residual = None if residual is None else residual[kept]
@@ -104,13 +116,12 @@ class Attention(nn.Module):
 
     def _attend(
         self,
-        heads: Tensor,
+        q: Tensor,
+        kv: list[Tensor],
         rows: Rows,
         rotation: Rotation | None,
         cache: Cache,
     ) -> Tensor:
-        counts = [self.num_heads, *[self.num_kv_heads] * (len(self.parts) - 1)]
-        q, *kv = torch.split(heads, counts, dim=1)
         q, scoring = norm_heads(q, self.q_norm), self.scoring._replace(sinks=self.sinks)
         if not kv:
             return rows.read(q, rotation, cache, scoring)
@@ -123,8 +134,6 @@ class Attention(nn.Module):
 def _missing(spec: AttentionSpec) -> Iterator[str]:
     if spec.qk_norm_over == "own" and spec.qk_norm is not None and spec.qk_norm.kind == "rms":
         yield "RMS norms of queries and keys with weights for each head"
-    if spec.gated:
-        yield "gated attention"
 
 
 def _lacks(spec: AttentionSpec, kernels: Kernels) -> Iterator[str]:

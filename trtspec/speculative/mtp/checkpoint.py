@@ -15,7 +15,7 @@ from checkpoint_converters.containers.safetensors_files import (
 )
 from checkpoint_converters.containers.tensor_sources import Shifted, SwappedHalves
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
-from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD, OUT, Q
+from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD
 from checkpoint_converters.draft_vocabulary import cut_head
 from checkpoint_converters.families.registry import names_of
 from checkpoint_converters.guest import Guest
@@ -174,17 +174,13 @@ def _config(
         return places.name(common) in headers
 
     parts = unrun_parts(places.layer_parts(headers))
-    q, o = headers.get(places.name(Q)), headers.get(places.name(OUT))
-    matrices = [header for header in (q, o) if header is not None and len(header.shape) == 2]
-    if len(matrices) == 2 and matrices[0].shape[0] == 2 * matrices[1].shape[1]:
-        parts.append(f"gated attention, q_proj with 2 x {matrices[1].shape[1]} outputs")
     if parts:
         raise hf.refuse(
             f"the MTP module ({family.name}, {places.root}*) has {' and '.join(parts)}, which this "
             f"version does not run; {_SUPPORTED}"
         )
     try:
-        layer = _layer(target.layers[target.num_layers - 1], places, headers)
+        layer = _layer(_like(target, family.unit_offset), places, headers)
         decoder = dataclasses.replace(target, layers=Layers.repeat(layer, 1), head=HeadSpec())
         return MtpConfig(
             version=1,
@@ -201,8 +197,19 @@ def _config(
         raise hf.refuse(str(error)) from error
 
 
+def _like(target: ModelConfig, unit_offset: bool) -> LayerSpec:
+    """The target's last layer that keeps no state; with ``unit_offset`` its norms multiply by what
+    they read, which is one more than the module's weights."""
+    *_, last = (
+        spec for spec in target.layers if all(b.kind == "paged" for b in spec.mixer.buffers)
+    )
+    if not unit_offset:
+        return last
+    return dataclasses.replace(last, norm=dataclasses.replace(last.norm, one_plus=False))
+
+
 def _layer(last: LayerSpec, places: Places, headers: Headers) -> LayerSpec:
-    """A module's layer: the target's last one, but for what the module's tensors show."""
+    """A module's layer: that one, but for what the module's tensors show."""
 
     def has(common: str) -> bool:
         return places.name(LAYER + common) in headers
