@@ -105,10 +105,10 @@ void check_chosen(const at::Tensor& chosen, int64_t experts) {
   const int64_t top_k = chosen.size(1);
   for (int64_t row = 0; row < chosen.size(0); ++row, ids += top_k) {
     for (int64_t i = 0; i < top_k; ++i) {
-      TORCH_CHECK_VALUE(ids[i] >= 0 && ids[i] < experts, kOp, ": row ", row, " chose expert ",
+      TORCH_CHECK_VALUE(ids[i] >= -1 && ids[i] < experts, kOp, ": row ", row, " chose expert ",
                         ids[i], ", there are ", experts);
       for (int64_t j = 0; j < i; ++j) {
-        TORCH_CHECK_VALUE(ids[j] != ids[i], kOp, ": row ", row, " chose expert ", ids[i],
+        TORCH_CHECK_VALUE(ids[j] != ids[i] || ids[i] < 0, kOp, ": row ", row, " chose expert ", ids[i],
                           " twice");
       }
     }

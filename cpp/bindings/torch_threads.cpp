@@ -4,11 +4,14 @@
 #include <trtspec/memory_nodes.hpp>
 #include <trtspec/team.hpp>
 
+#include <algorithm>
 #include <vector>
 
 namespace {
 
-void take_threads() { trtspec::take_threads(at::get_num_threads()); }
+void take_threads(int64_t ranks) {
+  trtspec::take_threads(std::max(1, at::get_num_threads() / int(ranks)));
+}
 
 void copy_to_nodes(const at::TensorList& to, const at::TensorList& from) {
   TORCH_CHECK(to.size() == from.size(), "_copy_to_nodes: ", to.size(), " tensors to write to, ",
@@ -30,6 +33,6 @@ void copy_to_nodes(const at::TensorList& to, const at::TensorList& from) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
-  m.def("_take_threads() -> ()", &take_threads);
+  m.def("_take_threads(int ranks=1) -> ()", &take_threads);
   m.def("_copy_to_nodes(Tensor(a!)[] to, Tensor[] source) -> ()", &copy_to_nodes);
 }

@@ -12,7 +12,8 @@ namespace trtspec {
 
 namespace {
 
-// Entries of `chosen` by expert, in their order: those of expert e from starts[e] on.
+// Entries of `chosen` by expert, in their order: those of expert e from starts[e] on. Experts of
+// other ranks are left out.
 struct Groups {
   std::vector<std::int64_t> starts;
   std::vector<std::int64_t> entries;
@@ -20,10 +21,14 @@ struct Groups {
   explicit Groups(const MoeParams& params)
       : starts(params.num_experts + 1), entries(params.rows * params.top_k) {
     const std::int64_t count = params.rows * params.top_k;
-    for (std::int64_t i = 0; i < count; ++i) ++starts[params.chosen[i] + 1];
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (params.chosen[i] >= 0) ++starts[params.chosen[i] + 1];
+    }
     for (std::int64_t e = 0; e < params.num_experts; ++e) starts[e + 1] += starts[e];
     std::vector<std::int64_t> next(starts.begin(), starts.end() - 1);
-    for (std::int64_t i = 0; i < count; ++i) entries[next[params.chosen[i]]++] = i;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (params.chosen[i] >= 0) entries[next[params.chosen[i]]++] = i;
+    }
   }
 
   std::int64_t size(std::int64_t expert) const { return starts[expert + 1] - starts[expert]; }

@@ -38,11 +38,14 @@ from trtspec.engine.graphs import (
     graph_names,
     own_state,
     target_module,
+    whole_state,
 )
+from trtspec.engine.open import rank_weights
 from trtspec.engine.weight_record import record_weights
 from trtspec.errors import BuildError, TrtspecError
 from trtspec.log import logger, progress
 from trtspec.models.causal_lm import CausalLM
+from trtspec.models.rank_weights import RankWeights
 
 
 def build_engine(
@@ -106,11 +109,27 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
     if engine.build.kv_cache_dtype == EIGHT_BITS:
         config = config.with_caches(EIGHT_BITS)
     checkpoint = replace(checkpoint, config=config)
-    _write_target(plan, checkpoint, folder / TARGET)
+    if engine.target.ranks > 1:
+        _write_ranks(engine, checkpoint, folder)
+    else:
+        _write_target(plan, checkpoint, folder / TARGET)
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):
         (folder / draft.folder).mkdir()
         with progress(f"pack weights of the {draft.folder}"):
             _write_draft(plan, draft, found, checkpoint, folder / draft.folder)
+
+
+def _write_ranks(engine: EngineConfig, checkpoint: Checkpoint, folder: Path) -> None:
+    """Pack what each rank has of the target, one rank at a time. What rounding costs is not told:
+    that would take them all."""
+    ranks, kept = engine.target.ranks, engine.formats_of()
+    for rank in range(ranks):
+        with progress(f"pack weights of rank {rank} of {ranks}"):
+            target = target_module(engine)
+            target.load_weights(RankWeights(checkpoint, engine.target, rank))
+            _save(target.state_dict(), rank_weights(folder, rank))
+        if kept.is_rounded:
+            logger.info("%s weights of rank %d: %s", kept.name, rank, rounding_report(target))
 
 
 def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None:
@@ -126,7 +145,7 @@ def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None
         with progress("pack weights of the target"):
             target = target_module(engine)
             target.load_weights(checkpoint)
-            _save(target.state_dict(), folder)
+            _save(target.state_dict(), folder / WEIGHTS_NAME)
         if engine.build.kv_cache_dtype == EIGHT_BITS:
             with progress(f"compare {EIGHT_BITS} K/V with {engine.build.dtype}"):
                 lost = cache_report(engine, target, checkpoint.config, plan.tokenizer_dir)
@@ -178,11 +197,13 @@ def _write_draft(
             remember_lines(key, said)
         for line in said:
             logger.info("drafts of the %s: %s", draft.folder, line)
-    _save({**own_state(module), **draft_constants(draft)}, folder)
+    split = engine.target.ranks > 1
+    state = whole_state(module, target.tensors) if split else own_state(module)
+    _save({**state, **draft_constants(draft)}, folder / WEIGHTS_NAME)
 
 
-def _save(state: Mapping[str, Tensor], folder: Path) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_NAME)
+def _save(state: Mapping[str, Tensor], file: Path) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, file)
 
 
 def _holds(folder: Path, plan: BuildPlan) -> bool:

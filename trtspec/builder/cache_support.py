@@ -35,11 +35,32 @@ def require_target_caches(
     layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
 ) -> None:
     """ConfigError where a draft reads K/V of the target's that no other network can read."""
+    if layers and build.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"method {speculative.method!r} reads the target's K/V, of which each rank of "
+            f"tensor_parallel_size {build.tensor_parallel_size} has a part; choose another method, "
+            "or leave tensor_parallel_size out"
+        )
     if layers and not backend_named(build.backend).runs_ops:
         raise ConfigError(
             f"method {speculative.method!r} reads the target's K/V of layers "
             f"{', '.join(map(str, layers))} in blocks by an op, and graphs of backend "
             f"{build.backend!r} call none; choose another, such as the default one"
+        )
+
+
+def require_ranks(build: BuildConfig) -> None:
+    """ConfigError where a target is not split over ranks: on a GPU, or in graphs without ops."""
+    asked = f"tensor_parallel_size {build.tensor_parallel_size}"
+    if build.device != "cpu":
+        raise ConfigError(
+            f"{asked}: in this version ranks are processes of a CPU's host, and the device is "
+            f"{build.device!r}; leave it out, or build for a CPU (device 'cpu')"
+        )
+    if not backend_named(build.backend).runs_ops:
+        raise ConfigError(
+            f"{asked}: ranks meet in ops, and graphs of backend {build.backend!r} call none; "
+            "choose another, such as the default one"
         )
 
 

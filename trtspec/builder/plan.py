@@ -17,6 +17,7 @@ from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.cache_support import (
     refuse_draft_states,
     require_eight_bits,
+    require_ranks,
     require_states,
     require_target_caches,
 )
@@ -193,6 +194,9 @@ def plan_build(
         require_eight_bits(build)
         target = target.with_caches(EIGHT_BITS)
     require_states(target, build)
+    if build.tensor_parallel_size > 1:
+        require_ranks(build)
+        target = target.sharded(build.tensor_parallel_size, build.enable_expert_parallel)
     options = options_of(backend, build.backend_options)
     environment = backend.environment_to_build(build.device, options)
     options, why = backend.complete(options)

@@ -94,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tokens_per_block", type=int, help="tokens of one KV cache block")
     add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
+    add("--tensor_parallel_size", "--tp_size", type=int, help=help_texts.RANKS)
     add("--speculative_decoding_mode", help=help_texts.method())
     add(
         "--speculative_config",
@@ -335,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr()
     names = (
         "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend", "device",
-        "kv_cache_dtype",
+        "kv_cache_dtype", "tensor_parallel_size",
     )  # fmt: skip
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:

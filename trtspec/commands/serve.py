@@ -98,6 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tokens-per-block", "--block-size", type=int, help="tokens of one KV cache block")
     add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
+    add("--tensor-parallel-size", "--tp-size", type=int, help=help_texts.RANKS)
     add(
         "--cuda-graph-config",
         type=json.loads,
@@ -210,7 +211,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    every = (*names, *more, *WEIGHT_OPTIONS, "async_scheduling", "scheduling_policy")
+    last = ("tensor_parallel_size", "async_scheduling", "scheduling_policy")
+    every = (*names, *more, *WEIGHT_OPTIONS, *last)
     options = {name: getattr(args, name) for name in every}
     options["kv_cache_config"] = {**in_json, **{k: v for k, v in cache.items() if v is not None}}
     if args.kv_transfer_config is not None:

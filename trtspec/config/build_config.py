@@ -66,7 +66,9 @@ class BuildConfig:
     embedding_weight_dtype: that of the tables of embeddings; auto: as the checkpoint has them.
     activation_dtype: in what products with quantised weights are computed: int8 (inputs are rounded
     to 8 bits, each row by itself), dtype, or auto, the former where the format has such products.
-    kv_cache_dtype: see `KvCacheConfig.dtype`. `resolve_build` replaces auto and None.
+    kv_cache_dtype: see `KvCacheConfig.dtype`. tensor_parallel_size: processes of one host that the
+    target is split over; enable_expert_parallel: of a mixture of experts each has some experts
+    whole, not a part of each. `resolve_build` replaces auto and None.
     """
 
     dtype: str = "auto"
@@ -83,6 +85,8 @@ class BuildConfig:
     embedding_weight_dtype: str = "auto"
     activation_dtype: str = "auto"
     kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    enable_expert_parallel: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
@@ -101,6 +105,10 @@ class BuildConfig:
             )
         if self.max_num_tokens is not None and self.max_num_tokens < 1:
             raise ConfigError(f"max_num_tokens={self.max_num_tokens} must be at least 1")
+        if self.tensor_parallel_size < 1:
+            raise ConfigError(
+                f"tensor_parallel_size={self.tensor_parallel_size} must be at least 1"
+            )
         block = self.tokens_per_block
         if not 1 <= block <= MAX_TOKENS_PER_BLOCK or block & (block - 1):
             raise ConfigError(

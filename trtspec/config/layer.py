@@ -57,6 +57,15 @@ class LayerSpec:
     per_layer: PerLayerInput | None = None
     output_scale: bool = False
 
+    def sharded(self, ranks: int, by_expert: bool = False) -> LayerSpec:
+        """What one of so many ranks computes of its mixer and of its feed-forward part, each to be
+        summed over the ranks. ``by_expert``: see `FeedForwardSpec.sharded_by_expert`. ConfigError:
+        see `LayerPart.sharded`."""
+        mixer, ffn = self.mixer.sharded(ranks), self.ffn
+        if ffn is not None:
+            ffn = ffn.sharded_by_expert(ranks) if by_expert else ffn.sharded(ranks)
+        return dataclasses.replace(self, mixer=mixer, ffn=ffn)
+
     @property
     def window(self) -> int:
         """Newest tokens that its attention sees; 0: all, or it has none."""

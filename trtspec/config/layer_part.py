@@ -54,9 +54,31 @@ class LayerPart:
         found = "none" if part is None else part.kind
         raise ConfigError(f"a layer has {cls.title} {found} where only {cls.kind} can be")
 
+    def sharded(self, ranks: int) -> Self:
+        """What one of so many ranks computes of it: the outputs of all ranks sum up to its own. A
+        tensor that is smaller there (see `layer_tensors`) is shared out, and has the same number of
+        dimensions; the others all ranks have.
+
+        Raises:
+            ConfigError: it is not shared out evenly, or not at all.
+        """
+        raise ConfigError(
+            f"{self.words} are not split over ranks in this version; leave tensor_parallel_size out"
+        )
+
     def unnamed(self) -> ConfigError:
         """Of a part whose tensors have no names."""
         return ConfigError(f"the tensors of {self.title} {self.kind} have no names in this version")
+
+
+def share(name: str, size: int, ranks: int) -> int:
+    """That of one rank; ConfigError where ranks do not divide it."""
+    if size % ranks:
+        raise ConfigError(
+            f"{name} is {size}, which tensor_parallel_size {ranks} does not divide; choose a "
+            "number of ranks that does"
+        )
+    return size // ranks
 
 
 def check_sizes(spec: object, *names: str) -> None:

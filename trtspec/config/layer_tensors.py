@@ -28,14 +28,14 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
         ConfigError: see `layer_tensors`.
     """
     hidden = config.hidden_size
-    tensors: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden)}
+    tensors: dict[str, Shape] = {EMBEDDING: (config.embedding_rows, hidden)}
     for index, spec in enumerate(config.layers):
         own = layer_tensors(spec, hidden)
         tensors |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
     tensors |= _per_layer(config)
     tensors |= config.norm.tensors("norm", (hidden,))
     if not config.head.tied:
-        tensors[HEAD] = (config.draft_vocab_size, hidden)
+        tensors[HEAD] = (config.head_rows, hidden)
     if config.head.bias:
         tensors[HEAD_BIAS] = (config.draft_vocab_size,)
     return tensors

@@ -29,7 +29,9 @@ class ModelConfig:
     max_position_embeddings: tokens of the sequences that it was made for. ropes: tables of rotary
     embedding, which the layers name by index. ``dtype`` is that of the checkpoint, not of
     the engine. storage: how weights are quantised, in a checkpoint, or in an engine that keeps
-    them so; None: they are floats. Raises ConfigError when fields contradict each other.
+    them so; None: they are floats. ranks: processes that the network is split over (tensor
+    parallel): layers, and rows of embedding and head, are those of one of them (see `sharded`).
+    Raises ConfigError when fields contradict each other.
 
     A language model may draft for another: it is a `DraftConfig` as well.
     """
@@ -50,9 +52,10 @@ class ModelConfig:
     storage: NetworkStorage | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    ranks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
+        for name in ("vocab_size", "hidden_size", "max_position_embeddings", "ranks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.draft_vocab_size > self.vocab_size:
@@ -92,6 +95,17 @@ class ModelConfig:
         return self.vocab_size if self.head.rows is None else self.head.rows
 
     @property
+    def embedding_rows(self) -> int:
+        """Rows of the embedding of one rank. Where they are too many for the last rank, it has its
+        last one several times."""
+        return -(-self.vocab_size // self.ranks)
+
+    @property
+    def head_rows(self) -> int:
+        """Rows of the head of one rank, see `embedding_rows`."""
+        return -(-self.draft_vocab_size // self.ranks)
+
+    @property
     def maps_tokens(self) -> bool:
         """Whether its head has rows for some tokens only, and a map to their ids."""
         return self.head.rows is not None
@@ -121,6 +135,17 @@ class ModelConfig:
         specs = (replace(spec, mixer=spec.mixer.with_cache(dtype)) for spec in self.layers)
         return replace(self, layers=Layers.of(specs))
 
+    def sharded(self, ranks: int, by_expert: bool = False) -> ModelConfig:
+        """What one of so many ranks has of it; ``by_expert``: of mixtures whole experts.
+
+        Raises:
+            ConfigError: see `LayerPart.sharded`.
+        """
+        if ranks == 1:
+            return self
+        layers = Layers.of(spec.sharded(ranks, by_expert) for spec in self.layers)
+        return replace(self, layers=layers, ranks=ranks)
+
     def for_length(self, length: int) -> ModelConfig:
         """Itself in an engine whose sequences have at most so many tokens."""
         ropes = (rope.for_length(length) for rope in self.ropes)
@@ -130,9 +155,10 @@ class ModelConfig:
         """The model in one line."""
         stored = self.storage.name if self.storage else self.dtype
         said = f"{self.draft_vocab_size} of " if self.maps_tokens else ""
+        split = f", split over {self.ranks} ranks" if self.ranks > 1 else ""
         return (
             f"{self.architecture}, {self.num_layers} layers, hidden {self.hidden_size}, "
-            f"vocabulary {said}{self.vocab_size}, checkpoint {stored}"
+            f"vocabulary {said}{self.vocab_size}, checkpoint {stored}{split}"
         )
 
     def to_dict(self) -> dict[str, Any]:

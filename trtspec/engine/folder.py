@@ -3,6 +3,8 @@
     config.json        format version, models, build, speculation, fingerprints, environment, and
                        dtype and shape of all weights
     target/            weights.safetensors; model.pt2 (backend aoti)
+                       (rank1-weights.safetensors and so on: of a target that is split over
+                       ranks, those of the others)
     draft/             weights.safetensors; pass.pt2, one pass of a rollout, or rollout.pt2, and
                        what feeds a cache of its own: step.pt2, a rollout of one step (none beside
                        another of one), or model.pt2

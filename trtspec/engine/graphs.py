@@ -23,6 +23,7 @@ from trtspec.models.causal_lm import CausalLM
 from trtspec.models.layer_facts import keeps_states
 from trtspec.models.replay import Replay
 from trtspec.models.signature import model_signature, replay_signature
+from trtspec.models.vocabulary import TargetParts
 from trtspec.speculative.draft_kind import Built
 
 MODEL = "model.pt2"
@@ -121,11 +122,20 @@ def own_state(module: nn.Module) -> dict[str, Tensor]:
     return {k: v for k, v in module.state_dict().items() if BORROWED not in k}
 
 
+def whole_state(module: nn.Module, target: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with copies of what it borrows, of the target checkpoint's tensors: where the target
+    is split over ranks, none of them has it."""
+    for part in module.modules():
+        if isinstance(part, TargetParts):
+            part.load(target)
+    return module.state_dict()
+
+
 def with_borrowed(
     module: nn.Module, weights: Mapping[str, Tensor], target: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """A draft's own weights, and those that it borrows from its target."""
-    names = [name for name in module.state_dict() if BORROWED in name]
+    names = [name for name in module.state_dict() if BORROWED in name and name not in weights]
     return {**weights, **{name: target[name.rpartition(BORROWED)[2]] for name in names}}
 
 

@@ -16,6 +16,8 @@ from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig, read_weights
 from trtspec.engine.graphs import MODEL, REPLAY, draft_shape, engine_shape, with_borrowed
 from trtspec.engine.weight_record import check_weights
+from trtspec.models.ranks import GROUP
+from trtspec.ops.collectives import RankGroup
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 
 WeightReader = Callable[[str, str], dict[str, Tensor]]
@@ -52,23 +54,30 @@ def open_sessions(
     drafts: Sequence[EngineDraft],
     graph_batches: Sequence[int] = (),
     read: WeightReader | None = None,
+    group: RankGroup | None = None,
 ) -> OpenSessions:
     """The target of an engine folder and the given ``drafts`` of it, in their order. What drafts
     borrow of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
-    ``read``: in place of the folder's weight files.
+    ``read``: in place of the folder's weight files. ``group``: of a target that is split over
+    ranks, of which this process is one.
 
     Raises:
         EngineError: weights or artifacts are missing, damaged or do not fit.
     """
     names = (TARGET, *(draft.folder for draft in drafts))
     if read is None:
-        for name in names:
-            check_weights(folder / name / WEIGHTS_NAME, engine.weights.get(name, {}))
-        read = partial(_read_file, folder)
+        files = {name: folder / name / WEIGHTS_NAME for name in names}
+        if group is not None:
+            files[TARGET] = rank_weights(folder, group.rank)
+        for name, file in files.items():
+            check_weights(file, engine.weights.get(name, {}))
+        read = partial(_read_file, files)
     # Where engines hold the weights themselves, the few tensors that are needed beside them are
     # copied.
     home = "cpu" if engine.backend.keeps_weights else engine.build.device
     weights, *own = (read(name, home) for name in names)
+    if group is not None:
+        weights[GROUP] = group.tensor
     shape = engine_shape(engine)
     graphs = engine.backend.open(folder, shape, shape.target, weights, graph_batches)
     opened = (
@@ -78,8 +87,14 @@ def open_sessions(
     return OpenSessions(graphs[MODEL], graphs.get(REPLAY), tuple(opened))
 
 
-def _read_file(folder: Path, name: str, device: str) -> dict[str, Tensor]:
-    return read_weights(folder / name / WEIGHTS_NAME, device)
+def rank_weights(folder: Path, rank: int) -> Path:
+    """The file of the weights that a rank has of the target."""
+    name = f"rank{rank}-{WEIGHTS_NAME}" if rank else WEIGHTS_NAME
+    return folder / TARGET / name
+
+
+def _read_file(files: Mapping[str, Path], name: str, device: str) -> dict[str, Tensor]:
+    return read_weights(files[name], device)
 
 
 def _open_draft(

@@ -26,8 +26,8 @@ class KVTensors:
 
     all: the buffers, cache by cache; among them those of states ``[num_states, heads, size]`` and
     of a call's rows ``[num_rows, heads, size]``, where the model has such (see `CacheBuffer`); the
-    last state is that of padding. bytes_per_token: of the paged ones. bytes_per_state: of a
-    request's.
+    last state is that of padding. caches, kinds: as they were given. bytes_per_token: of the paged
+    ones. bytes_per_state: of a request's.
 
     A slot cache is one of slots * heads blocks with one head each: rows are moved head by head.
     """
@@ -53,8 +53,8 @@ class KVTensors:
         )
         self.bytes_per_state = sum(buffer[0].nbytes for buffer in of["slot"])
         self.keeps_states = bool(of["slot"])
-        self._caches = caches
-        self._kinds = kinds
+        self.caches = caches
+        self.kinds = kinds
         self._block_size = layout.tokens_per_block
         self._groups = _alike(of["paged"], layout.is_slots)
 
@@ -80,12 +80,12 @@ class KVTensors:
 
     def part(self, places: Sequence[int]) -> KVTensors:
         """The same memory of some of the caches, in that order, for another network to read."""
-        caches, kinds = [self._caches[i] for i in places], [self._kinds[i] for i in places]
+        caches, kinds = [self.caches[i] for i in places], [self.kinds[i] for i in places]
         return KVTensors(caches, kinds, self.dtype, self.layout)
 
     def release(self) -> None:
         """Let go of the memory, as far as it is nobody else's."""
-        self.all, self._caches, self._groups = (), [], {}
+        self.all, self.caches, self._groups = (), [], {}
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
         """Move the rows in slots ``source`` to slots ``wanted``, int64, in every paged

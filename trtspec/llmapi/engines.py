@@ -95,9 +95,10 @@ def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
     build = engine.build
     asked = config.build_config()
     backend_named(asked.backend)
-    for name in ("dtype", "tokens_per_block", "backend", "device", *WEIGHT_OPTIONS):
+    ranks = ("tensor_parallel_size", "enable_expert_parallel")
+    for name in ("dtype", "tokens_per_block", "backend", "device", *ranks, *WEIGHT_OPTIONS):
         given = getattr(config, name)
-        if given in (None, "auto"):
+        if given in (None, "auto", False):
             continue
         if getattr(asked, name) != getattr(build, name):
             raise ConfigError(

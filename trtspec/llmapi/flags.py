@@ -54,6 +54,7 @@ def _model_flags() -> list[Row]:
         ("--max_num_tokens", "max_num_tokens", None, _INT),
         ("--backend", "backend", help_texts.backend(), {}),
         ("--device", "device", help_texts.DEVICE, {}),
+        ("--tensor_parallel_size --tp_size", "tensor_parallel_size", help_texts.RANKS, _INT),
         ("--kv_cache_dtype", "kv_cache_config.dtype", help_texts.KV_CACHE_DTYPE, {}),
         ("--kv_cache_fraction", "kv_cache_config.free_memory_fraction", fraction, _FLOAT),
         (

@@ -44,3 +44,5 @@ KV_CACHE_DTYPE = (
     "in what target and drafts keep K/V: int8 (q8_0), with a scale of each token and head, on "
     "backends aoti and eager; auto (default): --dtype"
 )
+
+RANKS = "processes of this host that the target is split over, on a CPU (default: 1)"

@@ -122,7 +122,7 @@ class LLM:
             )
         self._executor = self._runtime.executor
         self._ids = itertools.count()
-        self._worker = Worker(self._executor, self._runtime.close)
+        self._worker = Worker(self._executor, self._runtime.close, self._runtime.followers)
         # Also runs when the object is collected, and at exit before the interpreter tears down.
         self._finalizer = weakref.finalize(self, self._worker.close)
 

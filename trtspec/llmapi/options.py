@@ -23,8 +23,9 @@ class LLMConfig:
 
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
     ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype``, ``weight_group_size``,
-    ``head_weight_dtype``, ``embedding_weight_dtype`` and ``activation_dtype`` describe the engine
-    to build (see BuildConfig).
+    ``head_weight_dtype``, ``embedding_weight_dtype``, ``activation_dtype``,
+    ``tensor_parallel_size`` and ``enable_expert_parallel`` describe the engine to build (see
+    BuildConfig).
     For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
     seeds drawn for requests without one reproducible. ``backend_options`` (or
     ``tensorrt_config``): of the backend, as a mapping or as its config object.
@@ -81,6 +82,8 @@ class LLMConfig:
     head_weight_dtype: str | None = None
     embedding_weight_dtype: str | None = None
     activation_dtype: str | None = None
+    tensor_parallel_size: int | None = None
+    enable_expert_parallel: bool = False
     verify_checkpoint: bool = False
     verbose: bool = True
 
@@ -107,7 +110,8 @@ class LLMConfig:
     def build_config(self) -> BuildConfig:
         """The engine that these options ask for."""
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
-        named = {name: getattr(self, name) for name in (*names, "device", *WEIGHT_OPTIONS)}
+        more = ("device", "tensor_parallel_size", "enable_expert_parallel", *WEIGHT_OPTIONS)
+        named = {name: getattr(self, name) for name in (*names, *more)}
         given = {name: value for name, value in named.items() if value is not None}
         options = _plain_options(self.backend_options)
         kept = self.kv_cache_config.dtype

@@ -25,9 +25,14 @@ ALIASES: Mapping[str, str] = {
     "cuda_graph_max_bs": "cuda_graph_max_batch_size",
     "tokenizer_path": "tokenizer",
     "random_seed": "seed",
+    "tp_size": "tensor_parallel_size",
+    "tp": "tensor_parallel_size",
 }
 
-_ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
+_RANKS = ("tensor_parallel_size", "tp_size", "tp")
+_ONE_DEVICE = (
+    "an engine is split over processes by tensor_parallel_size alone; leave it out or give 1"
+)
 _WEIGHTS = (
     "write weight_dtype='int8' or 'int4' to quantise weights; checkpoints that are quantised "
     "already need no option"
@@ -58,6 +63,12 @@ def graphs_as_they_are(value: Any, given: Mapping[str, Any]) -> bool:
     )
 
 
+def ranks_here(value: Any, given: Mapping[str, Any]) -> bool:
+    """`"mp"`, or `"uni"` with one rank"""
+    ranks = next((given[name] for name in _RANKS if given.get(name) is not None), 1)
+    return value in (None, "mp") or (value == "uni" and ranks == 1)
+
+
 def up_to_20(value: Any, given: Mapping[str, Any]) -> bool:
     """0 to 20"""
     return value is None or (type(value) is int and 0 <= value <= 20)
@@ -69,20 +80,16 @@ def _each(names: str, rule: Foreign) -> dict[str, Foreign]:
 
 FOREIGN: Mapping[str, Foreign] = {
     **_each(
-        "tensor_parallel_size pipeline_parallel_size data_parallel_size context_parallel_size "
+        "pipeline_parallel_size data_parallel_size context_parallel_size "
         "prefill_context_parallel_size decode_context_parallel_size expert_parallel_size "
         "moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size "
-        "tp_size pp_size dp_size ep_size cp_size tp pp dp nnodes",
+        "pp_size dp_size ep_size cp_size pp dp nnodes",
         Foreign(_ONE_DEVICE, (None, 1)),
     ),
-    # With one device there is nothing to spread, whichever way it would be done.
-    **_each(
-        "enable_expert_parallel disable_custom_all_reduce",
-        Foreign("it must be true or false", any_bool),
-    ),
-    **_each("enable_attention_dp enable_dp_attention", Foreign("an engine runs on one device")),
+    "disable_custom_all_reduce": Foreign("it must be true or false", any_bool),
+    **_each("enable_attention_dp enable_dp_attention", Foreign("all ranks see all requests")),
     "distributed_executor_backend": Foreign(
-        "an engine runs on one device, in this process", (None, "mp", "uni")
+        "ranks are processes of this host, the first of them this one", ranks_here
     ),
     **_each(
         "disable_overlap_scheduler disable_overlap_schedule",

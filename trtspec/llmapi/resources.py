@@ -94,7 +94,8 @@ def _cache_blocks(
     is_slots = engine.layout.is_slots
     wanted = batch * (size if is_slots else limits.max_seq_len + size)
     device = engine.build.device
-    budget = max(0, kv.budget(free_memory(device), total_memory(device)))
+    # Each rank has such caches, in the memory of one host.
+    budget = max(0, kv.budget(free_memory(device), total_memory(device))) // engine.target.ranks
     states = state_bytes(engine.target, engine.build.dtype, batch, limits.max_num_tokens)
     if states > budget:
         raise EngineError(

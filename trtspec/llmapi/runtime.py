@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.model import ModelConfig
+from trtspec.distributed.followers import Followers, LedSession
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
+from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import OpenDraft, OpenSessions, WeightReader, open_sessions, verifies
 from trtspec.errors import ConfigError
 from trtspec.executor.acceptance_rule import AcceptanceRule
@@ -26,6 +29,7 @@ from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoD
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.heads_engine import HeadsEngine
 from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.led_caches import LedCaches
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.overlap import Overlap
@@ -36,6 +40,7 @@ from trtspec.executor.scheduler import Order, Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
 from trtspec.llmapi.limits import Limits
+from trtspec.llmapi.rank import OPEN, RANK_PROGRAM, CacheSizes
 from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
 from trtspec.models.layer_facts import cache_places
@@ -47,17 +52,21 @@ from trtspec.speculative.registry import drafter_needs, make_drafter
 
 @dataclass(frozen=True)
 class Runtime:
-    """What an engine folder became: its executor, the target's engine, and its drafts."""
+    """What an engine folder became: its executor, the target's engine, and its drafts. followers:
+    of a target that is split over ranks."""
 
     executor: PyExecutor
     target: ModelEngine
     drafts: tuple[DraftRuntime, ...]
+    followers: Followers | None = None
 
     def close(self) -> None:
         """Give weights and caches back, whoever still holds the executor; its metrics stay."""
         self.executor.close()
         for engine in (self.target, *(draft.engine for draft in self.drafts)):
             engine.release()
+        if self.followers is not None:
+            self.followers.close()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # what torch keeps for itself nobody else can have
 
@@ -85,35 +94,51 @@ def open_runtime(
 
     Raises:
         ConfigError: the drafts need more rows than the engine was built for.
-        EngineError: files are missing or damaged, or the caches do not fit into memory.
+        EngineError: files are missing or damaged, the caches do not fit into memory, or a rank
+            could not open its part.
     """
-    needs = _needs(engine, drafts, speculation)
-    padding = _Padding.of(graphs, limits, needs)
-    sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights)
-    # The weights are loaded by now: the caches get memory that they leave.
-    resources = open_resources(engine, drafts, limits, needs, kv)
-    target = _target(engine, resources.target.num_blocks, limits, sessions, padding.target)
-    caches = iter(resources.draft_caches)
-    runtimes = tuple(
-        _draft(engine, draft, target, next(caches) if draft.plan.has_cache else None, padding)
-        for draft in sessions.drafts
-    )
-    if engine.build.device == "cuda":
-        _capture_graphs([target, *(draft.engine for draft in runtimes)], padding.drafts)
-    drafter: Drafter = NoDrafter()
-    rule = skips = None
-    if speculation is not None:
-        steps = Steps(target, limits.max_batch_size, limits.max_num_tokens)
-        made = make_drafter(speculation, runtimes, steps)
-        drafter, skips = wrap_drafter(made), made.skips_drafts
-        rule = _acceptance_rule(speculation)
-    rows = limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len
-    scheduler = Scheduler(resources, *rows, needs, skips, order)
-    engines = [draft.engine for draft in runtimes]
-    overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
-    metrics = ExecutorMetrics(target, engines, overlap)
-    executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics, overlap)
-    return Runtime(executor, target, runtimes)
+    with ExitStack() as undo:
+        followers = _followers(folder, engine)
+        if followers is not None:
+            undo.callback(followers.close)
+        needs = _needs(engine, drafts, speculation)
+        padding = _Padding.of(graphs, limits, needs)
+        group = None if followers is None else followers.group
+        sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights, group)
+        if followers is not None:
+            followers.meet()
+        # The weights are loaded by now: the caches get memory that they leave.
+        resources = open_resources(engine, drafts, limits, needs, kv)
+        blocks = resources.target.num_blocks
+        target = _target(engine, blocks, limits, sessions, padding.target, followers)
+        caches = iter(resources.draft_caches)
+        runtimes = tuple(
+            _draft(engine, draft, target, next(caches) if draft.plan.has_cache else None, padding)
+            for draft in sessions.drafts
+        )
+        if engine.build.device == "cuda":
+            _capture_graphs([target, *(draft.engine for draft in runtimes)], padding.drafts)
+        drafter: Drafter = NoDrafter()
+        rule = skips = None
+        if speculation is not None:
+            steps = Steps(target, limits.max_batch_size, limits.max_num_tokens)
+            made = make_drafter(speculation, runtimes, steps)
+            drafter, skips = wrap_drafter(made), made.skips_drafts
+            rule = _acceptance_rule(speculation)
+        rows = limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len
+        scheduler = Scheduler(resources, *rows, needs, skips, order)
+        engines = [draft.engine for draft in runtimes]
+        overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
+        metrics = ExecutorMetrics(target, engines, overlap)
+        executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics, overlap)
+        undo.pop_all()
+        return Runtime(executor, target, runtimes, followers)
+
+
+def _followers(folder: Path, engine: EngineConfig) -> Followers | None:
+    """The other ranks of a target that is split."""
+    ranks = engine.target.ranks
+    return Followers(RANK_PROGRAM, ranks, [str(folder)]) if ranks > 1 else None
 
 
 def _needs(
@@ -171,17 +196,23 @@ def _target(
     limits: Limits,
     sessions: OpenSessions,
     buckets: RowBuckets | None,
+    followers: Followers | None,
 ) -> ModelEngine:
     network = NetworkFacts(
         engine.target.vocab_size,
         pass_bytes=engine.pass_bytes(),
         verifies=verifies(engine),
     )
-    own = EngineSessions(_with_graphs(sessions.target, engine, buckets), sessions.replay)
+    model, replay = _with_graphs(sessions.target, engine, buckets), sessions.replay
     padded = [bucket.rows for bucket in buckets.all] if buckets else []
     states = limits.max_batch_size + 1, max([limits.max_num_tokens, *padded])
     caches = _caches(engine, engine.target, num_blocks, *states)
-    return ModelEngine(network, own, caches, buckets)
+    if followers is not None:
+        followers.tell(OPEN, CacheSizes(num_blocks, *states))
+        caches = LedCaches.of(caches, followers)
+        model = LedSession(MODEL, model, followers)
+        replay = None if replay is None else LedSession(REPLAY, replay, followers)
+    return ModelEngine(network, EngineSessions(model, replay), caches, buckets)
 
 
 def _draft(

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trtspec.distributed.cores import keep_to_share
+from trtspec.distributed.followers import Followers
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.py_executor import PyExecutor, StepOutput
 from trtspec.executor.request import Request, Transfer
@@ -39,8 +41,14 @@ class Worker:
     may be held for ever, so every call checks the process before it takes a lock.
     """
 
-    def __init__(self, executor: PyExecutor, close: Callable[[], None] | None = None) -> None:
-        """``close``: what the thread does last; None: it closes the executor."""
+    def __init__(
+        self,
+        executor: PyExecutor,
+        close: Callable[[], None] | None = None,
+        followers: Followers | None = None,
+    ) -> None:
+        """``close``: what the thread does last; None: it closes the executor. ``followers``: of a
+        target that is split over ranks."""
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self._process = os.getpid()
@@ -48,6 +56,7 @@ class Worker:
         self._step_began: float | None = None
         self._executor = executor
         self._close_executor = close or executor.close
+        self._followers = followers
         executor.meanwhile = self._meanwhile
         self._wake = threading.Condition()
         self._arrivals: list[LiveSequence] = []
@@ -67,14 +76,16 @@ class Worker:
 
     @property
     def fault(self) -> EngineError | None:
-        """Why nothing can be served here any more: the thread died, or this process never had it.
-        None while requests can be served."""
+        """Why nothing can be served here any more: the thread died, a rank did, or this process
+        never had them. None while requests can be served."""
         if self._process != os.getpid():
             return EngineError(
                 f"this LLM belongs to process {self._process}, and this one ({os.getpid()}) was "
                 "forked from it: engines do not survive a fork; start processes by spawn and make "
                 "an LLM in each"
             )
+        if self._fault is None and self._followers is not None:
+            return self._followers.fault
         return self._fault
 
     def check(self) -> None:
@@ -132,7 +143,12 @@ class Worker:
             self._close_executor()
 
     def _loop(self) -> None:
-        take_threads()
+        if self._followers is None:
+            take_threads()
+        else:
+            ranks = self._followers.group.ranks
+            keep_to_share(0, ranks)
+            take_threads(ranks)
         while True:
             with self._wake:
                 while not self._called:

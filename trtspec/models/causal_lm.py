@@ -30,6 +30,7 @@ from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
 from trtspec.models.per_layer import PerLayerEmbedding
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import LayerRotary
 from trtspec.models.rows import Caches, Rows
 
@@ -73,7 +74,8 @@ class CausalLM(nn.Module):
     In place of ``attn.qkv`` stands ``attn.qk`` where the values are the keys, ``attn.q`` where
     both are an earlier layer's. With per-layer embeddings there are those of `PerLayerEmbedding`
     behind ``per_layer.`` and of each layer those of `PerLayerPart`; ``layers.{i}.output_scale``.
-    With a head that is cut there is ``token_map [V_d] i64``, the ids of its rows.
+    With a head that is cut there is ``token_map [V_d] i64``, the ids of its rows. Where the config
+    is that of a rank, there are those of `Ranks` behind ``ranks.``.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded and the rows are to be otherwise. All
@@ -100,11 +102,13 @@ class CausalLM(nn.Module):
         self.dtype = dtype
         self.capture_layers = capture_layers
         require_blocks(config)
-        hidden, vocab = config.hidden_size, config.vocab_size
+        hidden = config.hidden_size
         head_format = formats.of_head(head_weight(config))
         rows = formats.of_embedding(EMBEDDING)
         ties = reads_head(config.head.tied, head_format, rows)
-        self.embed = None if ties else Embedding(vocab, hidden, dtype, format=rows)
+        own_rows = config.embedding_rows
+        self.embed = None if ties else Embedding(own_rows, hidden, dtype, format=rows)
+        self.ranks = Ranks(own_rows) if config.ranks > 1 else None
         self.rotary = LayerRotary(config)
         self.layers = nn.ModuleList(
             DecoderLayer(spec, hidden, dtype, formats=formats.at(f"layers.{i}"))
@@ -116,7 +120,7 @@ class CausalLM(nn.Module):
         self.per_layer = None if given is None else PerLayerEmbedding(config, given, dtype, formats)
         self.cache_places = cache_places(config)
         rows_of_head = config.draft_vocab_size
-        self.lm_head = Linear(hidden, rows_of_head, dtype, format=head_format)
+        self.lm_head = Linear(hidden, config.head_rows, dtype, format=head_format)
         bias = torch.empty(rows_of_head, dtype=torch.float32) if config.head.bias else None
         self.register_buffer("head_bias", bias)
         ids = torch.empty(rows_of_head, dtype=torch.int64) if config.maps_tokens else None
@@ -125,9 +129,7 @@ class CausalLM(nn.Module):
     @staticmethod
     def matrices(config: ModelConfig) -> list[Read]:
         """The matrices that one pass reads: those of the layers, and the head."""
-        head = Matrix(
-            config.draft_vocab_size, config.hidden_size, head_weight(config), is_head=True
-        )
+        head = Matrix(config.head_rows, config.hidden_size, head_weight(config), is_head=True)
         return [*decoder_matrices(config), head]
 
     def trunk(
@@ -149,7 +151,8 @@ class CausalLM(nn.Module):
         must be valid too (use 0); their hidden rows mean nothing. ``added [T, H]`` comes on top of
         the embeddings.
         """
-        x = self.lm_head.gather_rows(input_ids) if self.embed is None else self.embed(input_ids)
+        read = self.lm_head.gather_rows if self.embed is None else self.embed
+        x = read(input_ids) if self.ranks is None else self.ranks.rows(read, input_ids)
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
         if added is not None:
@@ -163,7 +166,7 @@ class CausalLM(nn.Module):
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
             cache = caches[self.cache_places[i]]
-            x = states[i] = layer(x, rows, rotations[i], cache, cut, given[i])
+            x = states[i] = layer(x, rows, rotations[i], cache, cut, given[i], self.ranks)
         hidden: Tensor = self.norm(x)
         states[last + 1] = hidden
         captured = [states[i] for i in self.capture_layers]
@@ -186,6 +189,8 @@ class CausalLM(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[R, V] f32`` of hidden rows ``[R, H]``; of a cut head ``[R, V_d]``."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
+        if self.ranks is not None:
+            logits = self.ranks.columns(logits, self.config.draft_vocab_size)
         spec = self.config.head
         found = capped(logits if spec.scale == 1 else logits * spec.scale, spec.soft_cap)
         return found if self.head_bias is None else found + self.head_bias
@@ -217,6 +222,8 @@ class CausalLM(nn.Module):
         tensors = checkpoint.tensors
         if self.embed is not None:
             self.embed.load(tensors, f"{EMBEDDING}.weight")
+        if self.ranks is not None:
+            self.ranks.load(tensors)
         load_linear(self.lm_head, tensors, [head_weight(self.config)])
         if self.head_bias is not None:
             self.head_bias.copy_(read_tensor(tensors, HEAD_BIAS))

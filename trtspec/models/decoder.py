@@ -11,6 +11,7 @@ from trtspec.formats.registry import IN_PANELS
 from trtspec.models.block_map import make_feed_forward, make_mixer
 from trtspec.models.norm import Norm, make_norm
 from trtspec.models.per_layer import PerLayerPart
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache, Rows
 
@@ -64,11 +65,16 @@ class DecoderLayer(nn.Module):
         cache: Cache,
         kept: Tensor | None = None,
         given: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that. Of the rows
         that are not kept, only K and V are computed. ``given [T, P]``: the layer's part of the
-        tokens' per-layer embeddings, where it reads one."""
-        x = self._both(x, rows, rotation, cache, kept)
+        tokens' per-layer embeddings, where it reads one. ``ranks``: those that the layer is split
+        over, see `LayerSpec.sharded`."""
+        if ranks is None:
+            x = self._both(x, rows, rotation, cache, kept)
+        else:
+            x = self._both_over(ranks, x, rows, rotation, cache, kept)
         if self.per_layer is not None:
             assert given is not None, "the network has per-layer embeddings"
             x = self.per_layer(x, given if kept is None else given[kept])
@@ -97,6 +103,28 @@ class DecoderLayer(nn.Module):
         x = self._sum(x if kept is None else x[kept], y, self.attn_out_norm)
         y = self.mlp(x, norm=self.post_attention_norm, residual=None)
         return self._sum(x, y, self.mlp_out_norm)
+
+    def _both_over(
+        self,
+        ranks: Ranks,
+        x: Tensor,
+        rows: Rows,
+        rotation: Rotation | None,
+        cache: Cache,
+        kept: Tensor | None,
+    ) -> Tensor:
+        """The same where a part's output is the sum of what the ranks have of it."""
+        normed, norm = x, self.input_norm
+        if self.parallel:
+            normed, norm = x if norm is None else norm(x), None
+        y = self.attn(normed, rows, rotation, cache, norm=norm, residual=None, kept=kept)
+        x = x if kept is None else x[kept]
+        if self.parallel:  # one sum for both parts
+            y = self.mlp(normed if kept is None else normed[kept], norm=None, residual=y)
+            return x + ranks.sum(y)
+        x = self._sum(x, ranks.sum(y), self.attn_out_norm)
+        y = self.mlp(x, norm=self.post_attention_norm, residual=None)
+        return self._sum(x, ranks.sum(y), self.mlp_out_norm)
 
     def _sum(self, x: Tensor, y: Tensor, norm: Norm | None) -> Tensor:
         y = y if norm is None else norm(y)

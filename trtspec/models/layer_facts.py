@@ -43,10 +43,10 @@ class Matrix(NamedTuple):
 
 class ExpertSet(NamedTuple):
     """``num_experts`` of a layer, each with matrices as the first one's, of which a row reads
-    ``top_k``."""
+    ``top_k``: of those of a rank what is to be expected."""
 
     num_experts: int
-    top_k: int
+    top_k: float
     matrices: tuple[Matrix, ...]
 
 
@@ -89,7 +89,7 @@ class LayerFacts:
         if self.experts is None:
             return own
         chosen = sum(each.outputs * each.inputs for each in self.experts.matrices)
-        return own + self.experts.top_k * chosen
+        return own + round(self.experts.top_k * chosen)
 
     def bytes(self, formats: NetworkFormats, dtype: torch.dtype) -> int:
         """Bytes of the layer's matrices, kept in the formats of that layer in a network of
@@ -183,7 +183,7 @@ class PassBytes:
     mixtures: of each layer's experts their number, how many a row chooses, and the bytes of one."""
 
     always: int = 0
-    mixtures: tuple[tuple[int, int, int], ...] = ()
+    mixtures: tuple[tuple[int, float, int], ...] = ()
 
     def of_experts(self, rows: int) -> int:
         """Those of the different experts that so many rows are expected to choose, if each chooses

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trtspec.formats.stored import StoredWeight, read_tensor
 from trtspec.models.causal_conv import CausalConv
-from trtspec.models.feed_forwards.experts import ExpertLinear
+from trtspec.models.feed_forwards.experts import FIRST_EXPERT, ExpertLinear
 from trtspec.models.linear import Linear
 from trtspec.models.mixers.latent_attention import HeadMatrices
 
@@ -24,6 +24,7 @@ FUSED = {
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
 _ALONE = (
     "norm.weight", "norm.bias", "choice_bias", "output_scale", "attn.sinks", "a_log", "dt_bias",
+    FIRST_EXPERT,
 )  # fmt: skip
 """How the names of buffers end that belong to no linear layer."""
 

@@ -67,6 +67,13 @@ class TargetParts(nn.Module):
         head_format = formats.target_head
         self.lm_head = Linear(hidden, vocab, dtype, format=head_format) if needs_head else None
 
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill it from the target's tensors, where the target itself has not all of its rows."""
+        if self.embed is not None:
+            self.embed.load(tensors, f"{EMBEDDING}.weight")
+        if self.lm_head is not None:
+            load_linear(self.lm_head, tensors, [_head(tensors)])
+
     def embedding(self, ids: Tensor) -> Tensor:
         """``ids [T] i64`` -> ``[T, H]``."""
         if self.embed is not None:
@@ -143,5 +150,10 @@ class DraftVocabulary(nn.Module):
             load_linear(self.lm_head, tensors, ["head"])
             return
         assert self.token_map is not None
-        name = "head.weight" if "head.weight" in target else "embed.weight"
-        self.lm_head.load([StoredWeight.read(target, name).picked(self.token_map)])
+        weight = StoredWeight.read(target, f"{_head(target)}.weight")
+        self.lm_head.load([weight.picked(self.token_map)])
+
+
+def _head(target: Mapping[str, Tensor]) -> str:
+    """The name, less ``.weight``, of the weight that a target's head is filled from."""
+    return "head" if "head.weight" in target else EMBEDDING

@@ -75,7 +75,8 @@ def moe(
 
     Args:
         x: [T, H] float32, bfloat16 or float16.
-        chosen: [T, k] int64, different ones of 0 to E - 1 in a row.
+        chosen: [T, k] int64, different ones of 0 to E - 1 in a row; -1 is an expert that is not
+            here, but at another rank, and adds nothing.
         weights: [T, k] float32.
         inner_features: I.
         up: of 2 I outputs, first the gates, and H inputs.

@@ -10,9 +10,9 @@ from torch import Tensor
 from trtspec.ops import native  # noqa: F401  registers the op
 
 
-def take_threads() -> None:
+def take_threads(ranks: int = 1) -> None:
     """From now on kernels of this package that the calling thread runs have all threads of torch's
-    setting, and torch's own ops have that thread alone.
+    setting, or the share of one of so many ranks, and torch's own ops have that thread alone.
 
     OpenMP's threads, which torch's ops share their work with, wait for more by spinning for
     milliseconds: after a copy of 200 KB in every step, they held the cores that the next engine
@@ -20,7 +20,7 @@ def take_threads() -> None:
 
     On a machine of several memory nodes the thread and those that help it stay each at its node.
     """
-    torch.ops.trtspec._take_threads()
+    torch.ops.trtspec._take_threads(ranks)
 
 
 def copy_to_nodes(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:

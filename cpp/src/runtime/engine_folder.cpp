@@ -238,6 +238,10 @@ const Json* find_draft(const Json& json) {
 EngineFolder read_config(const std::string& path, const Json& json) {
   const Json& facts = json.at("facts");
   const Json* draft = find_draft(json);
+  const Json* ranks = json.at("build").find("tensor_parallel_size");
+  if (ranks && ranks->as_int() > 1) {
+    ranks->refuse("an engine that is split over ranks runs in Python only; use trtspec.LLM");
+  }
   const Json& environment = json.at("environment");
   EngineFolder folder{.path = path,
                       .target = read_decoder(facts.at("target")),

@@ -42,6 +42,8 @@ class _KeepRotations(CustomGraphPass):
 # Ops that libtrtspec_ops.so exports as C functions too; a call runs hardly any others. Those others
 # are called by name through torch's dispatcher, which takes microseconds each.
 _SHIMMED = (
+    "all_gather",
+    "all_reduce",
     "causal_conv",
     "gated_delta",
     "head_products",

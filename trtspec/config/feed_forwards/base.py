@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from trtspec.config.layer_part import LayerPart
 from trtspec.config.norm_spec import Shape
@@ -24,7 +24,12 @@ class FeedForwardSpec(LayerPart):
         """
         raise self.unnamed()
 
+    def sharded_by_expert(self, ranks: int) -> Self:
+        """See `LayerPart.sharded`; of a mixture, a rank has some of the experts, whole."""
+        return self.sharded(ranks)
+
     @property
-    def choice(self) -> tuple[int, int]:
-        """Of a mixture, through how many experts a row goes, and of how many; else zeros."""
+    def choice(self) -> tuple[float, int]:
+        """Of a mixture, through how many experts a row is expected to go here, and how many are
+        here; else zeros."""
         return 0, 0

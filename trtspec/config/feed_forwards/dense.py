@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.feed_forwards.base import FeedForwardSpec
-from trtspec.config.layer_part import check_sizes
+from trtspec.config.layer_part import check_sizes, share
 from trtspec.config.norm_spec import Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
@@ -35,6 +35,11 @@ class DenseSpec(FeedForwardSpec):
     def __post_init__(self) -> None:
         check_sizes(self, "intermediate_size")
         check_activation(self.activation)
+
+    def sharded(self, ranks: int) -> DenseSpec:
+        """See `LayerPart.sharded`: some of the elements between."""
+        inner = share("intermediate_size", self.intermediate_size, ranks)
+        return replace(self, intermediate_size=inner)
 
     def tensors(self, hidden: int) -> Iterator[tuple[str, Shape]]:
         """See `FeedForwardSpec.tensors`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.feed_forwards.base import FeedForwardSpec
 from trtspec.config.feed_forwards.dense import DenseSpec, check_activation
-from trtspec.config.layer_part import check_sizes
+from trtspec.config.layer_part import check_sizes, share
 from trtspec.config.norm_spec import Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
@@ -31,6 +31,7 @@ class ExpertsSpec(FeedForwardSpec):
     none; shared_gate: its output is multiplied by the sigmoid of a gate. beside: a dense part that
     runs beside the experts and is added. limit: before the activation the gate is cut to at most
     this, up to both sides; None: not cut. up_offset: added to up then.
+    held: how many of the experts a rank has (see `sharded_by_expert`); None: all.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -55,6 +56,7 @@ class ExpertsSpec(FeedForwardSpec):
     shared_size: int = 0
     shared_gate: bool = False
     beside: DenseSpec | None = None
+    held: int | None = None
     kind: Literal["experts"] = "experts"
 
     def __post_init__(self) -> None:
@@ -74,7 +76,14 @@ class ExpertsSpec(FeedForwardSpec):
             raise ConfigError(f"shared_size is {self.shared_size}; it must not be negative")
         if self.shared_gate and not self.shared_size:
             raise ConfigError("shared_gate is the gate of a shared expert, but shared_size is 0")
+        if self.held is not None and not 0 < self.held <= self.num_experts:
+            raise ConfigError(f"held is {self.held}; there are {self.num_experts} experts")
         check_activation(self.activation)
+
+    @property
+    def num_held(self) -> int:
+        """Experts that are here, of those that the router chooses among."""
+        return self.num_experts if self.held is None else self.held
 
     @property
     def expert(self) -> DenseSpec:
@@ -82,9 +91,23 @@ class ExpertsSpec(FeedForwardSpec):
         return DenseSpec(self.intermediate_size, self.activation, self.gated, self.bias)
 
     @property
-    def choice(self) -> tuple[int, int]:
+    def choice(self) -> tuple[float, int]:
         """See `FeedForwardSpec.choice`."""
-        return self.top_k, self.num_experts
+        return self.top_k * self.num_held / self.num_experts, self.num_held
+
+    def sharded(self, ranks: int) -> ExpertsSpec:
+        """See `LayerPart.sharded`: of every expert, some of the elements between."""
+        inner = share("intermediate_size of the experts", self.intermediate_size, ranks)
+        shared = share("shared_size", self.shared_size, ranks)
+        beside = None if self.beside is None else self.beside.sharded(ranks)
+        return replace(self, intermediate_size=inner, shared_size=shared, beside=beside)
+
+    def sharded_by_expert(self, ranks: int) -> ExpertsSpec:
+        """See `FeedForwardSpec.sharded_by_expert`: the shared expert is still split."""
+        held = share("num_experts", self.num_experts, ranks)
+        shared = share("shared_size", self.shared_size, ranks)
+        beside = None if self.beside is None else self.beside.sharded(ranks)
+        return replace(self, held=held, shared_size=shared, beside=beside)
 
     def tensors(self, hidden: int) -> Iterator[tuple[str, Shape]]:
         """See `FeedForwardSpec.tensors`."""
@@ -98,5 +121,5 @@ class ExpertsSpec(FeedForwardSpec):
             yield from DenseSpec(self.shared_size).at("mlp.shared.", hidden)
         if self.shared_gate:
             yield "mlp.shared_gate.weight", (1, hidden)
-        for expert in range(count):
+        for expert in range(self.num_held):
             yield from self.expert.at(f"{EXPERTS}{expert}.", hidden)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer, cache_buffers
 from trtspec.config.kv import CacheDtype
+from trtspec.config.layer_part import share
 from trtspec.config.mixers.base import MixerSpec, Turn
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
@@ -105,6 +106,25 @@ class AttentionSpec(MixerSpec):
     def with_cache(self, dtype: CacheDtype | None) -> AttentionSpec:
         """See `MixerSpec.with_cache`."""
         return dataclasses.replace(self, cache_dtype=dtype)
+
+    def sharded(self, ranks: int) -> AttentionSpec:
+        """See `LayerPart.sharded`: some of the heads. Where there are fewer heads of K and V than
+        ranks, several ranks have the same one."""
+        if self.qk_norm is not None and self.qk_norm_over == "all":
+            raise ConfigError(
+                "a norm over all heads of queries and keys is not split over ranks in this "
+                "version; leave tensor_parallel_size out"
+            )
+        few, many = sorted((self.num_kv_heads, ranks))
+        if many % few:
+            raise ConfigError(
+                f"num_kv_heads is {self.num_kv_heads}, tensor_parallel_size {ranks}: one must "
+                "divide the other; choose another number of ranks"
+            )
+        heads = share("num_heads", self.num_heads, ranks)
+        return dataclasses.replace(
+            self, num_heads=heads, num_kv_heads=max(1, self.num_kv_heads // ranks)
+        )
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`."""

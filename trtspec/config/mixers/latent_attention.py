@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer, cache_buffers
 from trtspec.config.kv import CacheDtype
+from trtspec.config.layer_part import share
 from trtspec.config.mixers.base import MixerSpec, Turn
 from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
@@ -82,6 +83,10 @@ class LatentAttentionSpec(MixerSpec):
     def with_cache(self, dtype: CacheDtype | None) -> LatentAttentionSpec:
         """See `MixerSpec.with_cache`."""
         return dataclasses.replace(self, cache_dtype=dtype)
+
+    def sharded(self, ranks: int) -> LatentAttentionSpec:
+        """See `LayerPart.sharded`: some of the heads. All ranks make and keep all latents."""
+        return dataclasses.replace(self, num_heads=share("num_heads", self.num_heads, ranks))
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`."""

@@ -19,6 +19,8 @@ from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm
 from trtspec.ops.moe import ACTIVATIONS, Gating
 
+FIRST_EXPERT = "first_expert"
+"""Behind a feed-forward part's name: of a rank's tensors, its first expert's number."""
 _TINY = 1e-20  # added to a sum of sigmoids, as DeepSeek does
 
 
@@ -130,7 +132,10 @@ class Router(nn.Module):
 
 class Experts(nn.Module):
     """A `Router`, the experts ``experts.gate_up`` and ``experts.down``, and, where the spec has
-    them, ``shared``, a dense part for every row, and ``shared_gate``, its factor."""
+    them, ``shared``, a dense part for every row, and ``shared_gate``, its factor. Where only some
+    experts are here, ``first_expert [1, 1] i64`` is the number of the first one."""
+
+    first_expert: Tensor | None
 
     def __init__(
         self,
@@ -141,8 +146,9 @@ class Experts(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        count, inner = spec.num_experts, spec.intermediate_size
-        format = formats.at("experts").of_experts(count, ("gate", "up", "down"))
+        count, inner = spec.num_held, spec.intermediate_size
+        # That of all experts, so that all ranks have the same.
+        format = formats.at("experts").of_experts(spec.num_experts, ("gate", "up", "down"))
         floats = floats_beside(format)
         self.inner = inner
         self.format = format
@@ -154,6 +160,9 @@ class Experts(nn.Module):
                 "down": ExpertLinear(count, inner, hidden, dtype, spec.bias, format=format),
             }
         )
+        # Of two dimensions: see `trtspec.models.ranks.Ranks`.
+        first = None if spec.held is None else torch.zeros(1, 1, dtype=torch.int64)
+        self.register_buffer(FIRST_EXPERT, first)
         self.shared: DenseFeedForward | None = None
         self.shared_gate: Linear | None = None
         if spec.shared_size:
@@ -174,6 +183,9 @@ class Experts(nn.Module):
         up, down = self.experts["gate_up"], self.experts["down"]
         assert isinstance(up, ExpertLinear) and isinstance(down, ExpertLinear)
         chosen, weights = self.router(x)
+        if self.first_expert is not None:
+            own = chosen - self.first_expert[0]
+            chosen = torch.where((own >= 0) & (own < len(up.layers)), own, -1)
         mixture = Mixture(up.layers, down.layers, self.inner, self.gating)
         return self.format.mixture(mixture, x, chosen, weights, residual)
 

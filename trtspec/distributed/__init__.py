@@ -1,0 +1,1 @@
+"""Networks that are split over processes."""

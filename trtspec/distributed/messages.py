@@ -1,0 +1,81 @@
+"""What rank 0 tells its followers: over a socket of one host, as plain arrays."""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_LENGTH = 8  # bytes that say how many follow
+
+
+class Channel:
+    """One end of a pair of sockets. Values are tuples of plain values and of tensors of a CPU, of
+    dtypes that numpy has."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Two ends of a new pair."""
+        one, other = socket.socketpair()
+        return cls(one), cls(other)
+
+    @classmethod
+    def inherited(cls, descriptor: int) -> Channel:
+        """The end that a process was given by its parent."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        """The descriptor of this end."""
+        return self._end.fileno()
+
+    def send(self, value: Any) -> None:
+        """OSError: the other end is gone."""
+        plain = pytree.tree_map(_as_array, value)
+        data = pickle.dumps(plain, protocol=pickle.HIGHEST_PROTOCOL)
+        self._end.sendall(len(data).to_bytes(_LENGTH, "little") + data)
+
+    def receive(self) -> Any:
+        """The next value; EOFError: the other end is gone."""
+        data = self._read(int.from_bytes(self._read(_LENGTH), "little"))
+        return pytree.tree_map(_as_tensor, pickle.loads(data))
+
+    def wait_for_end(self) -> None:
+        """Wait until the other end is gone, whatever comes in meanwhile."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLRDHUP)
+        poll.poll()
+
+    def shut(self) -> None:
+        """End the connection, for all that hold one of its ends."""
+        with suppress(OSError):  # it ended already
+            self._end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of this end; the connection goes on where another process holds it."""
+        self._end.close()
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            part = self._end.recv(count - len(data))
+            if not part:
+                raise EOFError("the other end is gone")
+            data += part
+        return bytes(data)
+
+
+def _as_array(value: Any) -> Any:
+    return value.numpy() if isinstance(value, Tensor) else value
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if hasattr(value, "__array_interface__") else value

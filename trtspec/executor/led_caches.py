@@ -1,0 +1,29 @@
+"""LedCaches: the caches of a target that is split over ranks, as rank 0 has them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trtspec.distributed.followers import Followers
+from trtspec.executor.kv_tensors import KVTensors
+
+COMPACT = "compact"
+"""What followers know the moving of rows by."""
+
+
+class LedCaches(KVTensors):
+    """Those of rank 0, whose rows all followers move with it."""
+
+    _followers: Followers
+
+    @classmethod
+    def of(cls, caches: KVTensors, followers: Followers) -> LedCaches:
+        """The same memory, led."""
+        led = cls(caches.caches, caches.kinds, caches.dtype, caches.layout)
+        led._followers = followers
+        return led
+
+    def compact(self, source: Tensor, wanted: Tensor) -> None:
+        """See `KVTensors.compact`. EngineError: a rank is gone."""
+        self._followers.tell(COMPACT, (source, wanted))
+        super().compact(source, wanted)

@@ -1,0 +1,85 @@
+"""A rank but the first: ``python -m trtspec.llmapi.rank``, started by `Followers`.
+
+Its arguments: what `Follower.of` reads, and the engine folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trtspec.backends.inputs import EngineInputs
+from trtspec.backends.session import Session
+from trtspec.distributed.cores import keep_to_share
+from trtspec.distributed.follower import Follower
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.graphs import MODEL, REPLAY, built_dtype
+from trtspec.engine.open import open_sessions
+from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.led_caches import COMPACT
+from trtspec.ops.collectives import all_reduce
+from trtspec.ops.threads import take_threads
+
+RANK_PROGRAM = "trtspec.llmapi.rank"
+OPEN = "open"
+"""What a rank knows the making of its caches by."""
+
+
+class CacheSizes(NamedTuple):
+    """Blocks, states and rows of a call that caches have room for, see `KVTensors.new`."""
+
+    num_blocks: int
+    num_states: int
+    num_rows: int
+
+
+class Rank:
+    """The target's sessions of a rank, over caches of its own."""
+
+    def __init__(self, folder: Path, follower: Follower) -> None:
+        self._engine = EngineConfig.read(folder)
+        opened = open_sessions(folder, self._engine, (), group=follower.group)
+        sessions = {MODEL: opened.target, REPLAY: opened.replay}
+        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open, COMPACT: self._compact}
+        for name, session in sessions.items():
+            if session is not None:
+                self.calls[name] = self._call_of(session)
+
+    def _open(self, sizes: CacheSizes) -> None:
+        blocks, states, rows = sizes
+        engine, place = self._engine, torch.device(self._engine.build.device)
+        self._caches = KVTensors.new(
+            *(engine.target, built_dtype(engine), engine.layout, blocks, place),
+            num_states=states,
+            num_rows=rows,
+        )
+
+    def _call_of(self, session: Session) -> Callable[[EngineInputs], object]:
+        return lambda inputs: session.run(inputs._replace(caches=self._caches.all))
+
+    def _compact(self, slots: tuple[Tensor, Tensor]) -> None:
+        self._caches.compact(*slots)
+
+
+def main(numbers: str, folder: str) -> int:
+    """1 where something failed, of which rank 0 is told."""
+    follower = Follower.of(numbers)
+    keep_to_share(follower.group.rank, follower.group.ranks)
+    try:
+        rank = Rank(Path(folder), follower)
+        all_reduce(torch.zeros(1), follower.group.tensor)  # `Followers.meet`
+        take_threads(follower.group.ranks)
+        follower.follow(rank.calls)
+    except Exception as error:
+        follower.fail(f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

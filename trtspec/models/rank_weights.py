@@ -1,0 +1,155 @@
+"""RankWeights: what one rank reads of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trtspec.config.feed_forwards.experts import EXPERTS
+from trtspec.config.layer_tensors import EMBEDDING, HEAD, model_tensors
+from trtspec.config.model import ModelConfig
+from trtspec.config.norm_spec import Shape
+from trtspec.config.storage import (
+    INPUT_SCALE_SUFFIX,
+    OFFSET_SUFFIX,
+    PERMUTATION_SUFFIX,
+    SCALE_SUFFIX,
+    VALUES_SUFFIX,
+    ZERO_SUFFIX,
+)
+from trtspec.errors import CheckpointError
+from trtspec.models.causal_lm import WeightSource
+from trtspec.models.feed_forwards.experts import FIRST_EXPERT
+from trtspec.models.ranks import FIRST_ROW
+
+_WEIGHT, _BIAS = ".weight", ".bias"
+_GROUPED = (SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX)
+_SUFFIXES = (VALUES_SUFFIX, INPUT_SCALE_SUFFIX, PERMUTATION_SUFFIX, *_GROUPED)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A rank's part of a tensor: ``size`` from ``start`` on, along ``dim``; what would lie behind
+    the end is the last one again."""
+
+    dim: int
+    start: int
+    size: int
+    whole: int
+
+    @classmethod
+    def of(cls, name: str, whole: Shape, own: Shape, rank: int, ranks: int) -> _Cut | None:
+        """That of a tensor by its shapes in the model and in a rank; None: all ranks have it."""
+        if whole == own:
+            return None
+        (dim,) = (i for i, sizes in enumerate(zip(whole, own, strict=True)) if len(set(sizes)) > 1)
+        size, of = own[dim], whole[dim]
+        # Several ranks may have the same part, of few heads of keys; never the same tokens.
+        parts = ranks if name in (EMBEDDING, HEAD) else of // size
+        return cls(dim, rank * parts // ranks * size, size, of)
+
+    def taken(self, tensor: Tensor, dim: int) -> Tensor:
+        if self.start + self.size <= self.whole:
+            return tensor.narrow(dim, self.start, self.size)
+        places = torch.arange(self.start, self.start + self.size).clamp(max=self.whole - 1)
+        return tensor.index_select(dim, places)
+
+    def grouped(self, tensor: Tensor, name: str) -> Tensor:
+        """Of scales, zeros or offsets ``[n]`` or ``[n, G]``."""
+        if self.dim == 0:
+            return self.taken(tensor, 0)
+        if tensor.dim() == 1 or tensor.shape[1] == 1:
+            return tensor
+        size, rest = divmod(self.whole, tensor.shape[1])
+        if rest or self.start % size or self.size % size:
+            raise CheckpointError(
+                f"{name}: groups of {size} inputs do not divide the {self.size} inputs of a rank; "
+                "choose another tensor_parallel_size, or weights in floats (weight_dtype)"
+            )
+        return tensor.narrow(1, self.start // size, self.size // size)
+
+
+class RankWeights:
+    """A checkpoint as rank ``rank`` reads it, of the network that ``config`` says a rank has (see
+    `WeightSource`): each tensor that is smaller there is cut where they differ, and experts are
+    counted from the rank's first one. Of biases that would be summed over the ranks the first rank
+    has the values, the others zeros."""
+
+    def __init__(self, checkpoint: WeightSource, config: ModelConfig, rank: int) -> None:
+        self.config = config
+        self.tensors: Mapping[str, Tensor] = _RankTensors(checkpoint, config, rank)
+
+
+class _RankTensors(Mapping[str, Tensor]):
+    def __init__(self, checkpoint: WeightSource, config: ModelConfig, rank: int) -> None:
+        self._tensors, self._rank = checkpoint.tensors, rank
+        self._numbers = {FIRST_ROW: rank * config.embedding_rows}
+        self._first_experts: dict[str, int] = {}
+        layers = enumerate(zip(checkpoint.config.layers, config.layers, strict=True))
+        for i, (spec, own_spec) in layers:
+            if spec.ffn is None or own_spec.ffn is None:
+                continue
+            (_, count), (_, held) = spec.ffn.choice, own_spec.ffn.choice
+            if held < count:
+                self._first_experts[f"layers.{i}.{EXPERTS}"] = rank * held
+                self._numbers[f"layers.{i}.mlp.{FIRST_EXPERT}"] = rank * held
+        whole = model_tensors(checkpoint.config)
+        self._cuts = {
+            name: _Cut.of(name, whole[self._source(name)], shape, rank, config.ranks)
+            for name, shape in model_tensors(config).items()
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._numbers:
+            return torch.tensor([[self._numbers[name]]])
+        tensor = self._tensors[self._source(name)]
+        base, suffix = _split(name)
+        cut = self._cuts.get(base)
+        if base.endswith(_BIAS) and cut is None:
+            summed = self._cuts.get(base.removesuffix(_BIAS) + _WEIGHT)
+            is_added = summed is not None and summed.dim == 1 and self._rank > 0
+            return torch.zeros_like(tensor) if is_added else tensor
+        if cut is None:
+            return tensor
+        if suffix in _GROUPED:
+            return cut.grouped(tensor, name)
+        if suffix == INPUT_SCALE_SUFFIX:
+            return cut.taken(tensor, 0) if cut.dim == 1 else tensor
+        if suffix == PERMUTATION_SUFFIX:
+            if cut.dim == 0:
+                return tensor
+            raise CheckpointError(
+                f"{name}: inputs in an order of their own (act-order) are not split over ranks in "
+                "this version; keep the weights in floats (weight_dtype)"
+            )
+        return cut.taken(tensor, cut.dim)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self._numbers, *(name for name in self._cuts if name in self))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        if name in self._numbers:
+            return True
+        return isinstance(name, str) and self._source(name) in self._tensors
+
+    def _source(self, name: str) -> str:
+        """The checkpoint's name of a rank's tensor."""
+        for start, first in self._first_experts.items():
+            if name.startswith(start):
+                expert, _, rest = name.removeprefix(start).partition(".")
+                return f"{start}{int(expert) + first}.{rest}"
+        return name
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A tensor's name, and what it is of that weight."""
+    for suffix in _SUFFIXES:
+        if name.endswith(_WEIGHT + suffix):
+            return name.removesuffix(suffix), suffix
+    return name, ""

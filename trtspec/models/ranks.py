@@ -1,0 +1,51 @@
+"""Ranks: what a network that is split over processes asks of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.formats.stored import read_tensor
+from trtspec.ops.collectives import all_gather, all_reduce
+
+GROUP = "ranks.group"
+"""The name in the ``state_dict`` of a network of what a process puts in when it opens it."""
+FIRST_ROW = "first_row"
+"""The name in a rank's tensors of the token that its first row of the embedding belongs to."""
+
+
+class Ranks(nn.Module):
+    """The collectives of a network. Names in the ``state_dict``: ``group [1, 1] i64``, a
+    `RankGroup`, and ``first_row [1, 1] i64``. All ranks run the same graph, so what sets them apart
+    are values."""
+
+    group: Tensor
+    first_row: Tensor
+
+    def __init__(self, embedding_rows: int) -> None:
+        super().__init__()
+        self.embedding_rows = embedding_rows
+        # Of two dimensions: AOTInductor compiles what a short vector holds by then as a constant.
+        for name in ("group", "first_row"):
+            self.register_buffer(name, torch.zeros(1, 1, dtype=torch.int64))
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of all ranks' x."""
+        return all_reduce(x, self.group)
+
+    def rows(self, read: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
+        """Rows of the embedding ``[T, H]`` of ``ids [T] i64``, by what reads this rank's."""
+        own = ids - self.first_row[0]
+        is_own = (own >= 0) & (own < self.embedding_rows)
+        found = read(torch.where(is_own, own, 0))
+        return self.sum(torch.where(is_own.unsqueeze(-1), found, 0))
+
+    def columns(self, logits: Tensor, width: int) -> Tensor:
+        """Logits ``[R, width] f32`` of this rank's rows of the head and those of all others."""
+        return all_gather(logits, self.group, width)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill it from a rank's tensors."""
+        self.first_row.copy_(read_tensor(tensors, FIRST_ROW))
