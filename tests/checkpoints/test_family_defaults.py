@@ -30,8 +30,8 @@ def assert_means_the_default(case: str, keys: set[str] | None, folder: Path) -> 
     for key in set(whole) - UNREAD if keys is None else keys:
         left = {name: value for name, value in whole.items() if name != key}
         try:
-            theirs = made.config.from_dict(dict(left)).to_dict()
             found = read(left)
+            theirs = made.config.from_dict(dict(left)).to_dict()
         except (CheckpointError, ValueError):  # either refuses it, or transformers' default of it
             continue
         assert found == read(theirs), key

@@ -100,7 +100,7 @@ def test_refused_by_key_and_value(
     ("architecture", "says", "message"),
     [
         ("DeepseekV32", {"index_topk": 2048}, "index_topk is 2048: .* sparse-attention indexer"),
-        ("Qwen3Next", {"linear_conv_kernel_dim": 4}, "linear_conv_kernel_dim is 4: .* gated delta"),
+        ("NemotronH", {"ssm_state_size": 128}, "ssm_state_size is 128: .* Mamba-2"),
     ],
 )
 def test_unknown_architectures_are_told_by_their_mixer(
@@ -134,8 +134,8 @@ def test_what_no_family_may_say(case: str, tmp_path: Path) -> None:
             ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
         ]
     if config.get("layer_types"):
-        kinds = [*config["layer_types"][:3], "linear_attention"]
-        bad.append(({"layer_types": kinds}, "layer_types linear_attention are not supported"))
+        kinds = [*config["layer_types"][:3], "chunked_attention"]
+        bad.append(({"layer_types": kinds}, "layer_types chunked_attention are not supported"))
     for changes, message in bad:
         file.write_text(json.dumps(config | changes))
         with pytest.raises(CheckpointError, match=message):

@@ -200,7 +200,6 @@ def test_readers_have_no_cache() -> None:
 
 
 NOT_BUILT: list[tuple[dict[str, Any], str]] = [
-    ({"mixer": GatedDeltaSpec(2, 4, 8, 8, 4, NORM)}, "the gated delta rule (linear attention)"),
     ({"mixer": Mamba2Spec(4, 8, 16, 2, 4, NORM)}, "Mamba-2"),
     ({"ffn": ExpertsSpec(8, 2, 12, gated=False)}, "experts without a gate"),
     ({"ffn": ExpertsSpec(8, 2, 12, activation="gelu")}, "experts with the activation gelu"),
@@ -211,7 +210,6 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
 ]
 NOT_BUILT_ATTENTION: list[tuple[dict[str, Any], str]] = [
     ({"qk_norm": NORM, "qk_norm_over": "own"}, "RMS norms of queries and keys with weights for"),
-    ({"gated": True}, "gated attention"),
 ]
 NOT_BUILT_MODELS: list[tuple[dict[str, Any], str]] = [
     (

@@ -177,6 +177,8 @@ FAMILY = Kind(
         _family("qwen3_next", "Qwen3Next"),
         _family("qwen2_moe", "Qwen2Moe"),
         _family("qwen3_moe", "Qwen3Moe"),
+        _family("qwen3_5_moe", "Qwen3_5Moe", "qwen3_5_moe_text"),
+        _family("qwen3_5", "Qwen3_5", "qwen3_5_text"),
         _family("glm4_moe", "Glm4Moe"),
         _family("granite_moe", "GraniteMoe", "granitemoe"),
         _family("qwen3", "Qwen3"),
