@@ -36,7 +36,6 @@ from checkpoint_converters.families.qwen3_moe import QWEN3_MOE
 from checkpoint_converters.families.qwen3_next import QWEN3_NEXT
 from checkpoint_converters.families.smollm3 import SMOLLM3
 from checkpoint_converters.families.starcoder2 import STARCODER2
-from checkpoint_converters.names import NameMap
 from trtspec.errors import ConfigError
 
 ENTRY_POINTS = "trtspec.families"
@@ -97,9 +96,9 @@ def families() -> tuple[Family, ...]:
     return tuple(found)
 
 
-def names_of(architecture: str) -> NameMap:
-    """What a family calls its tensors, by its architecture, which is known."""
-    return next(each.names for each in families() if each.architecture == architecture)
+def family_of(architecture: str) -> Family:
+    """A family by its architecture, which is known."""
+    return next(each for each in families() if each.architecture == architecture)
 
 
 def other_packages() -> list[str]:

@@ -25,6 +25,19 @@ _QWEN_TOWER = {**_QWEN, "out_hidden_size": 64}
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 _TEXT = {key: value for key, value in SIZES.items() if key != "attn_implementation"}
 _HEADS = {**_TEXT, "head_dim": 16}
+_HYBRID = {
+    **_HEADS,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "rope_parameters": {
+        **_MROPE,
+        "mrope_section": [1, 1, 0],
+        "mrope_interleaved": True,
+        "partial_rotary_factor": 0.25,
+    },
+}
 
 COMPOSITES: dict[str, Callable[[], PreTrainedModel]] = {
     "gemma3": lambda: hf.Gemma3ForConditionalGeneration(
@@ -64,6 +77,21 @@ COMPOSITES: dict[str, Callable[[], PreTrainedModel]] = {
         hf.Qwen3VLConfig(
             text_config={**_HEADS, "rope_parameters": {**_MROPE, "mrope_interleaved": True}},
             vision_config={**_QWEN_TOWER, "deepstack_visual_indexes": [0]},
+        )
+    ),
+    "qwen3_5": lambda: hf.Qwen3_5ForConditionalGeneration(
+        hf.Qwen3_5Config(text_config=_HYBRID, vision_config=_QWEN_TOWER)
+    ),
+    "qwen3_5_moe": lambda: hf.Qwen3_5MoeForConditionalGeneration(
+        hf.Qwen3_5MoeConfig(
+            text_config={
+                **_HYBRID,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 40,
+                "shared_expert_intermediate_size": 48,
+            },
+            vision_config=_QWEN_TOWER,
         )
     ),
 }

@@ -17,12 +17,14 @@ from checkpoint_converters.containers.tensor_sources import Shifted, SwappedHalv
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD
 from checkpoint_converters.draft_vocabulary import cut_head
-from checkpoint_converters.families.registry import names_of
+from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.registry import family_of
 from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER
 from checkpoint_converters.names import match
 from checkpoint_converters.quantised.folded import fold
+from checkpoint_converters.stacked import split_stacked
 from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.layer import Layers, LayerSpec
@@ -130,7 +132,9 @@ def _read_module(
         if name.startswith(places.root) and not name.startswith(tuple(others))
     }
     config = _config(hf, family, places, headers, target)
-    shapes = expected(config, names_of(target.architecture))
+    of_target = family_of(target.architecture)
+    headers = _experts_apart(of_target, places, config.decoder, headers)
+    shapes = expected(config, of_target.names)
     wanted = {places.name(common): found for common, found in shapes.items()}
     what = f"{hf.folder} does not fit MTP module {index} of {count} ({family.name})"
     resolved = match(wanted, headers, _IGNORED, what)
@@ -141,6 +145,21 @@ def _read_module(
         norms = [name for name in tensors if name.endswith("norm.weight")]
         tensors |= {name: Shifted.of(tensors[name], 1) for name in norms}
     return _Module(config, tensors, tuple(resolved.ignored))
+
+
+def _experts_apart(
+    family: Family, places: Places, decoder: ModelConfig, headers: Headers
+) -> dict[str, TensorHeader]:
+    """The tensors with each expert's own ones in place of those that hold all, which the target's
+    family names as in a layer of its own."""
+    module, layer = places.parts[LAYER], "model.layers.0."
+
+    def renamed(found: Headers, old: str, new: str) -> dict[str, TensorHeader]:
+        named = {name: new + name.removeprefix(old) for name in found if name.startswith(old)}
+        return {named.get(name, name): header for name, header in found.items()}
+
+    as_layer = renamed(headers, module, layer)
+    return renamed(split_stacked(family.stacked, family.names, decoder, as_layer), layer, module)
 
 
 def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> PredictionModules:
