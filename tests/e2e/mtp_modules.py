@@ -140,6 +140,12 @@ def behind_guesses(hf: PreTrainedModel, folder: Path, text: Sequence[int]) -> li
         part = part.replace("shared_head.norm", "post_norm")
         state[part if part.startswith((*own, "post_norm")) else f"mtp_block.{part}"] = tensor
     module.load_state_dict(state)
+    return guesses_of(hf, module, text)
+
+
+@torch.no_grad()
+def guesses_of(hf: PreTrainedModel, module: MtpLayer, text: Sequence[int]) -> list[int]:
+    """What a module guesses: entry j behind ``text[: j + 2]``."""
     ids = torch.tensor([text])
     states = hf.model(ids).last_hidden_state[:, :-1]
     positions = torch.arange(len(text) - 1)[None]
