@@ -3,15 +3,14 @@ a wrong state would be seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from trtspec import LLM, SamplingParams
 from trtspec.errors import ConfigError
@@ -23,7 +22,7 @@ from trtspec.models.state_rows import StateRows
 from trtspec.ops.state_walk import StateWalk
 
 from .families import VOCAB, family_model
-from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree
+from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, tree
 from .hybrid_modules import add_hybrid_modules, hybrid_module
 from .mtp_modules import guesses_of, mtp
 from .students import student
@@ -89,3 +88,81 @@ def test_modules_change_no_text(hybrids: TinyModels, case: str, tmp_path: Path) 
             assert texts(llm) == expected
             assert llm.get_metrics()["num_draft_tokens"] > 0
             assert_no_leak(llm)
+
+
+def test_aborts(hybrids: TinyModels, draft: Path) -> None:
+    """Of texts beside others that go on; their states are others' then."""
+    prompts = [PROMPTS[i % 3] for i in range(9)]
+    speculation = tree(draft, 2, 3, 8)
+    options: dict[str, Any] = {**TIGHT, "max_batch_size": 4}
+    with open_llm(hybrids.folder("qwen3_5"), speculation, max_seq_len=96, **options) as llm:
+        running = [llm.generate_async(prompt, GREEDY, streaming=True) for prompt in prompts]
+        for i, handle in enumerate(running):
+            for output in handle:
+                if i % 3 != 1 and len(output.outputs[0].token_ids) >= 3 + i:
+                    handle.abort()
+        for i, handle in enumerate(running):
+            text = handle.result(60).outputs[0].token_ids
+            expected = hybrids.greedy("qwen3_5", prompts[i], 24)
+            assert text == expected[: len(text)] and (len(text) == 24 or i % 3 != 1)
+        assert_no_leak(llm)
+
+
+def accepts_all(plan: StepPlan, result: StepResult) -> AcceptedNodes | None:
+    """Every node, right or wrong."""
+    rows = [list(range(1 + count)) for count in result.drafts.counts]
+    start = [0, *accumulate(map(len, rows))]
+    return real_of(plan, replace(result, start=start, rows=[*chain(*rows)]))
+
+
+def accepts_none(plan: StepPlan, result: StepResult) -> None:
+    """Accepted rows leave nothing."""
+
+
+def row_before(rows: StateRows) -> StateWalk:
+    """Of siblings the second one reads the state of the first."""
+    walk = real_walk(rows)
+    place = torch.arange(len(walk.tree_mask)) - walk.query_start[walk.requests()]
+    return walk._replace(tree_mask=(2 << place)[:, None] - 1)
+
+
+def tail_forgotten(self: GatedDelta, *given: Any) -> None:
+    """Accepted rows are taken in by the state alone."""
+    *_, cache = given
+    before = cache[0].clone()
+    real_replay(self, *given)
+    cache[0].copy_(before)
+
+
+real_of, real_walk, real_replay = AcceptedNodes.of, StateRows.walk, GatedDelta.replay
+WRONG = [
+    (AcceptedNodes, "of", accepts_all),
+    (AcceptedNodes, "of", accepts_none),
+    (StateRows, "walk", row_before),
+    (GatedDelta, "replay", tail_forgotten),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "wrong"), WRONG)
+def test_a_wrong_state_is_found(
+    hybrids: TinyModels,
+    draft: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    wrong: Any,
+) -> None:
+    """The controls."""
+    expected = [hybrids.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
+    with open_llm(hybrids.folder("qwen3_5"), tree(draft, 3, 3, 12), max_seq_len=96) as llm:
+        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == expected
+        monkeypatch.setattr(owner, name, wrong)
+        assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) != expected
+
+
+def test_refused(hybrids: TinyModels) -> None:
+    """Backends that keep no states, by name."""
+    folder = hybrids.folder("qwen3_5")
+    for backend in ("onnx", "tensorrt"):
+        with pytest.raises(ConfigError, match=f"layers that keep states, and graphs .*{backend}"):
+            open_llm(folder, backend=backend, max_seq_len=96)

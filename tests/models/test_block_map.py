@@ -257,7 +257,10 @@ def test_devices_without_kernels() -> None:
         replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(**fields)]))
         for fields in ({"head_dim": 512}, {"sinks": True})
     )
+    delta = replace(CONFIG.layers[0], mixer=GatedDeltaSpec(2, 4, 8, 8, 4, NORM))
+    states = replace(CONFIG, layers=Layers.of([CONFIG.layers[0], delta]))
     refused = {
+        r"the gated delta rule \(linear attention\), for which cuda has no kernel": states,
         "latent attention, for which cuda has no kernel": LATENTS,
         "mixtures of experts, for which cuda has no kernel": MIXTURES,
         "attention sinks, for which cuda has no kernel": sinks,
