@@ -18,12 +18,15 @@ using Ints = std::vector<int64_t>;
 struct CacheHolder : torch::CustomClassHolder {
   explicit CacheHolder(SharedCache made) : cache(std::move(made)) {}
 
+  // The last three are the StateSizes.
   static c10::intrusive_ptr<CacheHolder> paged(int64_t num_blocks, int64_t block_size,
-                                               bool enable_reuse, int64_t lookahead,
-                                               int64_t window) {
+                                               bool enable_reuse, int64_t lookahead, int64_t window,
+                                               int64_t num_states, int64_t num_snapshots,
+                                               int64_t blocks_apart) {
     return as_value_error([&] {
       return c10::make_intrusive<CacheHolder>(std::make_shared<trtspec::KVCacheManager>(
-          num_blocks, block_size, enable_reuse, lookahead, window));
+          num_blocks, block_size, enable_reuse, lookahead, window,
+          trtspec::StateSizes{num_states, num_snapshots, blocks_apart}));
     });
   }
   static c10::intrusive_ptr<CacheHolder> of_slots(int64_t num_slots, int64_t length) {
@@ -70,6 +73,13 @@ struct CacheHolder : torch::CustomClassHolder {
   }
   void free(int64_t request) { cache->free(request); }
   void check_invariants() { cache->check_invariants(); }
+  int64_t state(int64_t request) { return cache->state(request); }
+  int64_t source(int64_t request) { return cache->source(request); }
+  // Slot and rows.
+  std::tuple<int64_t, int64_t> keep(int64_t request, int64_t from, int64_t to) {
+    const trtspec::Snapshot kept = cache->keep(request, from, to);
+    return {kept.slot, kept.rows};
+  }
 
   SharedCache cache;
 };
@@ -95,5 +105,8 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("reserve", &CacheHolder::reserve)
       .def("commit", &CacheHolder::commit)
       .def("free", &CacheHolder::free)
-      .def("check_invariants", &CacheHolder::check_invariants);
+      .def("check_invariants", &CacheHolder::check_invariants)
+      .def("state", &CacheHolder::state)
+      .def("source", &CacheHolder::source)
+      .def("keep", &CacheHolder::keep);
 }

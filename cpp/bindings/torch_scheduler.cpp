@@ -23,21 +23,53 @@ using trtspec::Sequence;
 using Ints = std::vector<int64_t>;
 using Tensors = std::vector<at::Tensor>;
 
+// The states of a plan's items: int64 [4, B], slots, sources, and snapshots with their rows.
+at::Tensor state_table(const std::vector<trtspec::ScheduledState>& states) {
+  const auto count = int64_t(states.size());
+  at::Tensor table = trtspec::host_tensor({4, count}, at::kLong);
+  auto* value = table.mutable_data_ptr<int64_t>();
+  for (const auto& [slot, source, snapshot] : states) {
+    value[0] = slot;
+    value[count] = source;
+    value[2 * count] = snapshot.slot;
+    value[3 * count] = snapshot.rows;
+    ++value;
+  }
+  return table;
+}
+
+std::vector<trtspec::ScheduledState> states_of(const at::Tensor& table) {
+  TORCH_CHECK(table.dim() == 2 && table.size(0) == 4 && table.scalar_type() == at::kLong &&
+                  table.is_contiguous(),
+              "the states of a plan are int64 [4, items]");
+  const int64_t count = table.size(1);
+  const auto* value = table.const_data_ptr<int64_t>();
+  std::vector<trtspec::ScheduledState> states;
+  for (int64_t i = 0; i < count; ++i, ++value) {
+    states.push_back({int32_t(value[0]), int32_t(value[count]),
+                      {.rows = value[3 * count], .slot = int32_t(value[2 * count])}});
+  }
+  return states;
+}
+
+Tensors tensors(const trtspec::TakenNodes& taken) {
+  return {trtspec::host_copy(taken.slots), trtspec::host_copy(taken.rows),
+          trtspec::host_copy(taken.start)};
+}
+
 struct ResourcesHolder : torch::CustomClassHolder {
   // Addresses of the caches, the target's first; of each draft's, whether its rows can be made of
-  // tokens alone; and the address of the target's states, 0 without.
-  ResourcesHolder(const Ints& caches, const Ints& from_tokens, int64_t states)
-      : resources(made(caches, from_tokens, states)), tables(caches.size()) {}
+  // tokens alone.
+  ResourcesHolder(const Ints& caches, const Ints& from_tokens)
+      : resources(made(caches, from_tokens)), tables(caches.size()) {}
 
-  static trtspec::ResourceManager made(const Ints& caches, const Ints& from_tokens,
-                                       int64_t states) {
+  static trtspec::ResourceManager made(const Ints& caches, const Ints& from_tokens) {
     TORCH_CHECK(caches.size() == from_tokens.size() + 1, "resources: one flag is needed a draft");
     std::vector<trtspec::ResourceManager::Draft> drafts;
     for (std::size_t i = 0; i < from_tokens.size(); ++i) {
       drafts.push_back({cache_at(caches[i + 1]), from_tokens[i] != 0});
     }
-    return trtspec::ResourceManager(cache_at(caches.front()), std::move(drafts),
-                                    states == 0 ? nullptr : cache_at(states));
+    return trtspec::ResourceManager(cache_at(caches.front()), std::move(drafts));
   }
 
   // One that no scheduler knows: begun, and freed, by hand.
@@ -72,7 +104,22 @@ struct ResourcesHolder : torch::CustomClassHolder {
     return {trtspec::host_copy(moves.from), trtspec::host_copy(moves.to)};
   }
 
-  // The same, and of each item whether it failed; its rows in the drafts' caches, one item behind
+  // The same, and of each item its state (see Planned) and the nodes of its draft. Returns what
+  // StateMoves holds: of nodes slots, rows and starts, of snapshots from where and to where.
+  static Tensors state_moves(const at::Tensor& plan, const at::Tensor& states, Ints start, Ints rows,
+                             const Ints& nodes) {
+    trtspec::StepResult result{std::move(start), {}, std::move(rows), {}};
+    result.ends.resize(result.start.size() - 1);
+    const trtspec::StateMoves moves =
+        trtspec::state_moves(items_of(plan), states_of(states), result, nodes);
+    Tensors made = tensors(moves.before);
+    made.push_back(trtspec::host_copy(moves.snapshots.from));
+    made.push_back(trtspec::host_copy(moves.snapshots.to));
+    for (at::Tensor& tensor : tensors(moves.behind)) made.push_back(std::move(tensor));
+    return made;
+  }
+
+  // The same of extend, and of each item whether it failed; its rows in the drafts' caches, one item behind
   // the other.
   void commit(const at::Tensor& plan, Ints start, const c10::List<bool>& failed,
               const Ints& drafted) {
@@ -107,7 +154,7 @@ using Resources = c10::intrusive_ptr<ResourcesHolder>;
 // What a step feeds: the ids of its items, and their table (see plan_table); how many items begin, ids
 // of the preempted requests, and how many run; of each draft cache in turn its committed lengths,
 // and how many tokens are absent to it; the block tables of the target's cache and of the drafts' in
-// the same order; and the states of the items, int32 [B], of a target that has such.
+// the same order; and the states of the items (see state_table), of a target that keeps such.
 using Planned = std::tuple<Ints, at::Tensor, int64_t, Ints, int64_t, Ints, Ints, Tensors,
                            std::optional<at::Tensor>>;
 
@@ -167,11 +214,7 @@ struct SchedulerHolder : torch::CustomClassHolder {
         tables.push_back(owner->table(cache, id));
       }
     }
-    if (const trtspec::KVCache* held = owner->resources.states()) {
-      states = trtspec::host_tensor({int64_t(ids.size())}, at::kInt);
-      std::transform(ids.begin(), ids.end(), states->mutable_data_ptr<int32_t>(),
-                     [&](int64_t id) { return held->block_table(id).front(); });
-    }
+    if (owner->resources.target().keeps_states()) states = state_table(plan.states);
     return planned;
   }
 
@@ -188,11 +231,12 @@ struct SchedulerHolder : torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.class_<ResourcesHolder>("ResourceManager")
-      .def(torch::init<Ints, Ints, int64_t>())
+      .def(torch::init<Ints, Ints>())
       .def("begin", &ResourcesHolder::begin)
       .def("free", &ResourcesHolder::free)
       .def("reserve", &ResourcesHolder::reserve)
       .def("extend", &ResourcesHolder::extend)
+      .def_static("state_moves", &ResourcesHolder::state_moves)
       .def("commit", &ResourcesHolder::commit)
       .def("room", &ResourcesHolder::room)
       .def("usage", &ResourcesHolder::usage)

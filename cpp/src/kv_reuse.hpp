@@ -1,5 +1,5 @@
-// What a KVCacheManager keeps of blocks that may be used again: which hold content that nobody owns,
-// and under which prefix each is found.
+// What a KVCacheManager keeps of blocks that may be used again: in which order they are evicted, and
+// under which prefix each is found.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -40,31 +40,32 @@ class Gap {
   std::int64_t size_ = 0;
 };
 
-// The blocks that belong to nobody but hold content, the oldest first: a list through arrays.
-class CachedBlocks {
+// Numbers below a limit, as of blocks that hold content of nobody, the oldest first: a list through
+// arrays.
+class OldestFirst {
  public:
-  explicit CachedBlocks(std::int64_t num_blocks)
-      : end_(std::int32_t(num_blocks)),
-        next_(std::size_t(num_blocks) + 1, kNoBlock),
-        previous_(std::size_t(num_blocks) + 1, kNoBlock) {
+  explicit OldestFirst(std::int64_t limit)
+      : end_(std::int32_t(limit)),
+        next_(std::size_t(limit) + 1, kNoBlock),
+        previous_(std::size_t(limit) + 1, kNoBlock) {
     next_[std::size_t(end_)] = previous_[std::size_t(end_)] = end_;
   }
 
   std::int64_t size() const { return size_; }
-  bool contains(std::int32_t block) const { return next_[std::size_t(block)] != kNoBlock; }
+  bool contains(std::int32_t number) const { return next_[std::size_t(number)] != kNoBlock; }
   std::int32_t oldest() const { return next_[std::size_t(end_)]; }
 
-  void append(std::int32_t block) {
+  void append(std::int32_t number) {
     const std::int32_t newest = previous_[std::size_t(end_)];
-    next_[std::size_t(newest)] = previous_[std::size_t(end_)] = block;
-    previous_[std::size_t(block)] = newest;
-    next_[std::size_t(block)] = end_;
+    next_[std::size_t(newest)] = previous_[std::size_t(end_)] = number;
+    previous_[std::size_t(number)] = newest;
+    next_[std::size_t(number)] = end_;
     ++size_;
   }
 
-  void remove(std::int32_t block) {
-    std::int32_t& next = next_[std::size_t(block)];
-    std::int32_t& previous = previous_[std::size_t(block)];
+  void remove(std::int32_t number) {
+    std::int32_t& next = next_[std::size_t(number)];
+    std::int32_t& previous = previous_[std::size_t(number)];
     next_[std::size_t(previous)] = next;
     previous_[std::size_t(next)] = previous;
     next = previous = kNoBlock;
@@ -72,7 +73,7 @@ class CachedBlocks {
   }
 
  private:
-  std::int32_t end_;  // the list's two ends meet in an entry behind the last block
+  std::int32_t end_;  // the list's two ends meet in an entry behind the last number
   std::vector<std::int32_t> next_;
   std::vector<std::int32_t> previous_;
   std::int64_t size_ = 0;

@@ -18,9 +18,8 @@ void check_count(const char* name, std::size_t given, std::size_t drafts) {
 
 }  // namespace
 
-ResourceManager::ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts,
-                                 std::shared_ptr<KVCache> states)
-    : caches_{std::move(target)}, follows_{false}, states_(std::move(states)) {
+ResourceManager::ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts)
+    : caches_{std::move(target)}, follows_{false} {
   for (Draft& draft : drafts) {
     follows_.push_back(draft.from_tokens);
     caches_.push_back(std::move(draft.cache));
@@ -29,12 +28,7 @@ ResourceManager::ResourceManager(std::shared_ptr<KVCache> target, std::vector<Dr
 }
 
 std::int64_t ResourceManager::begin(const Sequence& sequence) {
-  std::int64_t num_cached = caches_.front()->match(sequence.tokens);
-  if (states_) {
-    num_cached = std::min(num_cached, states_->match(sequence.tokens));
-    num_cached -= num_cached % target().block_size();
-    states_->begin(sequence.id, sequence.tokens, num_cached);
-  }
+  const std::int64_t num_cached = caches_.front()->match(sequence.tokens);
   caches_.front()->begin(sequence.id, sequence.tokens, num_cached);
   for (std::size_t i = 1; i < caches_.size(); ++i) {
     KVCache& cache = *caches_[i];
@@ -57,16 +51,12 @@ std::int64_t ResourceManager::begin(const Sequence& sequence) {
 bool ResourceManager::reserve(const Sequence& sequence, std::int64_t target_tokens,
                               std::span<const std::int64_t> draft_tokens) {
   if (!draft_tokens.empty()) check_count("draft_tokens", draft_tokens.size(), num_drafts());
-  // The others are asked first what they could give, rather than rolling back after a refusal: a
+  // The drafts are asked first what they could give, rather than rolling back after a refusal: a
   // rollback could not bring back the cached blocks evicted for it.
   for (std::size_t i = 0; i < draft_tokens.size(); ++i) {
     if (draft_tokens[i] > draft_room(sequence, i)) return false;
   }
-  if (states_ && target_tokens > states_->room(sequence.id)) return false;
   if (!caches_.front()->reserve(sequence.id, target_tokens)) return false;
-  if (states_ && !states_->reserve(sequence.id, target_tokens)) {
-    throw std::logic_error("the states refused what they had room for");
-  }
   for (std::size_t i = 0; i < draft_tokens.size(); ++i) {
     if (!caches_[1 + i]->reserve(sequence.id, draft_tokens[i] - draft_absent(sequence, i))) {
       throw std::logic_error("a draft cache refused what it had room for");
@@ -85,7 +75,6 @@ void ResourceManager::commit(const Sequence& sequence, std::int64_t target_commi
   }
   const bool keep_surplus = sequence.in_flight.launches > 0;
   caches_.front()->commit(sequence.id, sequence.tokens, 0, target_committed, keep_surplus);
-  if (states_) states_->commit(sequence.id, sequence.tokens, 0, target_committed, keep_surplus);
   for (std::size_t i = 0; i < draft_committed.size(); ++i) {
     const std::int64_t rows = draft_committed[i] - draft_absent(sequence, i);
     caches_[1 + i]->commit(sequence.id, sequence.tokens, 0, rows, keep_surplus);
@@ -94,12 +83,6 @@ void ResourceManager::commit(const Sequence& sequence, std::int64_t target_commi
 
 void ResourceManager::free(const Sequence& sequence) {
   for (const auto& cache : caches_) cache->free(sequence.id);
-  if (states_) states_->free(sequence.id);
-}
-
-std::int64_t ResourceManager::target_room(const Sequence& sequence) const {
-  const std::int64_t room = target().room(sequence.id);
-  return states_ ? std::min(room, states_->room(sequence.id)) : room;
 }
 
 std::int64_t ResourceManager::room(const Sequence& sequence) const {
@@ -120,12 +103,6 @@ double ResourceManager::usage() const {
 void ResourceManager::check_invariants() const {
   for (const auto& cache : caches_) cache->check_invariants();
   const auto lengths = target().committed_lengths();
-  if (states_) {
-    states_->check_invariants();
-    if (states_->committed_lengths() != lengths) {
-      throw std::logic_error("the states are not those of the target's requests, or of other rows");
-    }
-  }
   for (std::size_t i = 0; i < num_drafts(); ++i) {
     const auto own = draft(i).committed_lengths();
     const bool agree = std::equal(

@@ -163,6 +163,7 @@ StepPlan Scheduler::schedule(bool drafts) {
     spare -= item.num_rows + item.max_nodes - 1;
   }
   if (kept > 0) admit(plan, spare + kept);
+  if (resources_.target().keeps_states()) add_states(plan);
   require(!plan.items.empty() || !has_work() || !launches_.empty(),
           "no progress: nothing could be scheduled");
   return plan;
@@ -213,7 +214,8 @@ ScheduledRows Scheduler::extend(const Ready& ready, std::int64_t spare, bool dra
     }
     return {&sequence, start, 1, true, std::max<std::int64_t>(nodes, 0), true};
   }
-  const std::int64_t rows = std::min({total - start, spare + 1, resources_.room(sequence) - start});
+  const std::int64_t rows = std::min({total - start, spare + 1, resources_.room(sequence) - start,
+                                      resources_.target().next_border(start) - start});
   require(reserve_everywhere(sequence, start + rows), "a cache refused what it had room for");
   return {&sequence, start, rows, false, 0, start + rows == total};
 }
@@ -243,6 +245,21 @@ void Scheduler::admit(StepPlan& plan, std::int64_t spare) {
     ++plan.num_begun;
     spare -= item.num_rows + item.max_nodes;
     pledged += pledge(item);
+  }
+}
+
+void Scheduler::add_states(StepPlan& plan) {
+  const KVCache& target = resources_.target();
+  const std::int64_t num_old = std::ssize(plan.items) - plan.num_begun;
+  for (const ScheduledRows& item : plan.items) {
+    const std::int64_t id = item.sequence->id;
+    const bool begins = std::ssize(plan.states) >= num_old;
+    const std::int64_t most =
+        item.is_generation ? most_tokens(*item.sequence) + std::min(item.max_nodes, drafts_.max_depth)
+                           : item.start + item.num_rows;
+    plan.states.push_back({.slot = target.state(id),
+                           .source = begins ? target.source(id) : -1,
+                           .snapshot = resources_.keep_target(*item.sequence, item.start, most)});
   }
 }
 

@@ -33,9 +33,12 @@ from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.strict import strict_config
 from trtspec.engine.graphs import engine_graphs
 from trtspec.errors import ConfigError, EngineError
-from trtspec.executor.accepted_nodes import AcceptedNodes
+from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.executor.step_states import StateMoves
 from trtspec.models.block import Block
 from trtspec.models.block_map import BLOCKS
 from trtspec.models.causal_lm import CausalLM
@@ -51,11 +54,12 @@ DECAY = 0.9
 PROMPTS = [random_prompt(1, 30), random_prompt(2, 6) * 4, random_prompt(3, 33)]
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 ALL_PARAMS = {"greedy": PARAMS, "sampled": replace(PARAMS, temperature=0.8, seed=5)}
-TIGHT: dict[str, Any] = {
-    "max_num_tokens": 16,
-    "tokens_per_block": 4,
-    "kv_cache_config": {"max_tokens": 84},
-}
+
+
+def tight(apart: int) -> dict[str, Any]:
+    """Sizes of caches that are too small for a batch, with snapshots that many blocks apart."""
+    kv = {"max_tokens": 84, "snapshot_blocks": apart}
+    return {"max_num_tokens": 16, "tokens_per_block": 4, "kv_cache_config": kv}
 
 
 @strict_config()
@@ -198,20 +202,53 @@ def speculations(models: TinyModels) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["alone", "chains", "trees"])
+@pytest.mark.parametrize("apart", [1, 3])
 def test_texts_are_the_same(
-    models: TinyModels, toy: Path, expected: dict[str, list[list[int]]], way: str
+    models: TinyModels, toy: Path, expected: dict[str, list[list[int]]], way: str, apart: int
 ) -> None:
-    """In a batch, with chunks, drafts and preemption, and where prefixes are asked for again."""
+    """In a batch, with chunks, drafts and preemption, and on prefixes with snapshots."""
     speculation = speculations(models)[way]
-    with open_llm(toy, speculation, max_seq_len=96, **TIGHT) as llm:
+    with open_llm(toy, speculation, max_seq_len=96, **tight(apart)) as llm:
         steps = watch(llm)
-        for name in ("greedy", "sampled", "greedy"):  # the last one finds no prefix
+        for name in ("greedy", "sampled", "greedy"):
             assert text(llm, ALL_PARAMS[name]) == expected[name]
         assert any(step.num_preempted for step in steps)
         metrics = llm.get_metrics()
-        assert metrics["num_prefix_cache_hits"] == 0
+        assert metrics["num_prefix_cache_hits"] > 0
         assert way == "alone" or metrics["num_accepted_tokens"] > 20
         assert_no_leak(llm)
+
+
+@pytest.mark.parametrize("way", ["alone", "chains", "trees"])
+@pytest.mark.parametrize("apart", [1, 2])
+def test_hits_at_every_offset(models: TinyModels, toy: Path, way: str, apart: int) -> None:
+    """A prompt that leaves another's text behind so many tokens begins at the last snapshot before,
+    in the other's prompt or its output, with the text and the drafts of one that begins alone."""
+    border, speculation = 4 * apart, speculations(models)[way]
+    base = random_prompt(7, 14)
+
+    def said(llm: LLM, prompt: list[int]) -> tuple[list[int], int, Any]:
+        before = llm.get_metrics()
+        output = llm.generate(prompt, SamplingParams(max_tokens=9, ignore_eos=True), use_tqdm=False)
+        after = llm.get_metrics()
+        counts = [after[key] - before[key] for key in ("num_draft_tokens", "num_accepted_tokens")]
+        return output.outputs[0].token_ids, output.num_cached_tokens, counts
+
+    def opened(**kv: Any) -> LLM:
+        # Prompts are cut alike with snapshots and without.
+        sizes = {"max_seq_len": 96, "tokens_per_block": 4, "max_num_tokens": border}
+        config = {"snapshot_blocks": apart, **kv}
+        return open_llm(toy, speculation, **sizes, max_batch_size=4, kv_cache_config=config)
+
+    with opened(enable_block_reuse=False) as cold, opened() as warm:
+        whole = base + said(cold, base)[0]
+        said(warm, base)
+        for length in range(1, len(whole)):
+            prompt = whole[:length] + random_prompt(40 + length, 1 + length % 3)
+            own, cached, counts = said(warm, prompt)
+            assert cached == length // border * border
+            assert (own, 0, counts) == said(cold, prompt), length
+        assert_no_leak(warm)
 
 
 def test_a_text_is_that_of_one_call(toy: Path, expected: dict[str, list[list[int]]]) -> None:
@@ -223,43 +260,67 @@ def test_a_text_is_that_of_one_call(toy: Path, expected: dict[str, list[list[int
         assert best[len(prompt) - 1 : -1].tolist() == output
 
 
-def accepts_all(plan: StepPlan, result: StepResult) -> AcceptedNodes | None:
+def accepts_all(self: ResourceManager, plan: StepPlan, result: StepResult) -> StateMoves:
     """Every node, right or wrong."""
     counts = result.drafts.counts
     rows = [list(range(1 + count)) for count in counts]
     start = [0, *accumulate(map(len, rows))]
-    return real_of(plan, replace(result, start=start, rows=[*chain(*rows)]))
+    return right_moves(self, plan, replace(result, start=start, rows=[*chain(*rows)]))
 
 
-def accepts_none(plan: StepPlan, result: StepResult) -> None:
+def accepts_none(self: ModelEngine, taken: Any) -> None:
     """Accepted rows leave nothing."""
 
 
 def row_before(rows: StateWalk) -> Tensor:
     """Of siblings that of the other one."""
-    parents = real_parents(rows)
-    return torch.where(parents < 0, -1, torch.arange(len(parents)) - 1)
+    right = right_parents(rows)
+    return torch.where(right < 0, -1, torch.arange(len(right)) - 1)
 
 
-real_of, real_parents = AcceptedNodes.of, StateWalk.parents
+right_moves, right_parents = ResourceManager.state_moves, StateWalk.parents
+CONTROLS: dict[str, tuple[Any, str, Any]] = {
+    "all nodes": (ResourceManager, "state_moves", accepts_all),
+    "no node": (ModelEngine, "_replay", accepts_none),
+    "row before": (StateWalk, "parents", row_before),
+}
 
 
 @pytest.mark.parametrize("way", ["chains", "trees"])
-@pytest.mark.parametrize("wrong", [accepts_all, accepts_none, row_before])
+@pytest.mark.parametrize("wrong", CONTROLS)
 def test_a_wrong_state_is_found(
     models: TinyModels,
     toy: Path,
     expected: dict[str, list[list[int]]],
     monkeypatch: pytest.MonkeyPatch,
     way: str,
-    wrong: Any,
+    wrong: str,
 ) -> None:
     """The controls; in a chain the row before is the parent."""
-    owner, name = (StateWalk, "parents") if wrong is row_before else (AcceptedNodes, "of")
-    monkeypatch.setattr(owner, name, wrong)
+    monkeypatch.setattr(*CONTROLS[wrong])
     with open_llm(toy, speculations(models)[way], max_seq_len=96) as llm:
         is_right = text(llm) == expected["greedy"]
-    assert is_right == (way == "chains" and wrong is row_before)
+    assert is_right == (way == "chains" and wrong == "row before")
+
+
+def test_a_snapshot_that_is_a_token_off_is_found(
+    toy: Path, expected: dict[str, list[list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks the last of the four tokens of a chunk."""
+    copy = KVTensors.copy_states
+
+    def without_last(caches: KVTensors, source: Tensor, wanted: Tensor) -> None:
+        copy(caches, source, wanted)
+        sums, kinds = caches.caches, caches.kinds
+        for (state, values), (kind, _) in zip(sums, kinds, strict=True):
+            if kind == "slot" and source.tolist() == [0]:  # to a snapshot
+                state[wanted] = (state[source] - values[3]) / DECAY
+
+    monkeypatch.setattr(KVTensors, "copy_states", without_last)
+    with open_llm(toy, max_seq_len=96, max_batch_size=1, **tight(1)) as llm:
+        first, again = (llm.generate(PROMPTS[0], PARAMS, use_tqdm=False) for _ in range(2))
+    assert (first.num_cached_tokens, again.num_cached_tokens) == (0, 28)
+    assert tokens([first]) == expected["greedy"][:1] != tokens([again])
 
 
 def test_what_keeps_no_states_refuses_them(models: TinyModels, toy: Path) -> None:

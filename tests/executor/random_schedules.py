@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
@@ -66,9 +67,9 @@ class Simulation:
         extras = nodes, *(cache.slots for cache in caches)
         lookaheads = 0, *(cache.lookahead for cache in caches)
         self.target, *drafts = [
-            self.sized(largest, extra, size, spare, lookahead, window)
-            for extra, size, spare, lookahead, window in zip(
-                extras, sizes, spares, lookaheads, world.windows, strict=False
+            self.sized(largest, *of_cache)
+            for of_cache in zip(
+                extras, sizes, spares, lookaheads, world.windows, self.options(), strict=False
             )
         ]
         self.resources = self.resources_type(
@@ -81,6 +82,7 @@ class Simulation:
         # Cache (0: the target's) -> slot -> content.
         self.rows: list[dict[int, int]] = [{} for _ in self.resources.all]
         self.digests: dict[int, list[int]] = {}  # of each prefix of a request
+        self.num_nodes: list[int] = []  # that a step feeds, of each item
         self.live: dict[int, Request] = {}
         self.begun: set[int] = set()  # running requests
         # Of each cache and request, the positions of the rows that it began on, None for those
@@ -88,12 +90,23 @@ class Simulation:
         self.found: dict[tuple[int, int], list[int | None]] = {}
         self.expected = {r.id: self.text(r) for r in self.arrivals}
 
+    def options(self) -> Iterable[dict[str, Any]]:
+        """What else the caches are made with."""
+        return repeat({})
+
     def sized(
-        self, largest: int, extra: int, size: int, spare: int, lookahead: int, window: int
+        self,
+        largest: int,
+        extra: int,
+        size: int,
+        spare: int,
+        lookahead: int,
+        window: int,
+        others: dict[str, Any],
     ) -> Any:
         """A cache that holds the largest request alone."""
         world = self.world
-        options = {"lookahead": lookahead, "window": window}
+        options = {"lookahead": lookahead, "window": window, **others}
         step = world.batch + world.spare_rows
         held = self.manager_type(1, size, world.reuse, **options).rows_held(largest, step)
         return self.manager_type(-(-(held + extra) // size) + spare, size, world.reuse, **options)
@@ -204,6 +217,7 @@ class Simulation:
                 self.events["lacked some"] += lacks > 0 and held > 0
         self.write_right(request, 0, start, start + item.num_rows)
         nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
+        self.num_nodes.append(nodes)
         self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
         if item.max_nodes < useful_nodes(self.needs, request.remaining_tokens):
             self.events["cut drafts"] += item.is_generation
@@ -222,6 +236,7 @@ class Simulation:
     def take_in(self, batch: StepPlan) -> None:
         """Feeds a step, extends texts, compacts the accepted rows and commits all caches."""
         lengths = [len(item.request.tokens) for item in batch.items]
+        self.num_nodes.clear()
         verified = [self.verify(item) for item in batch.items]
         result = StepResult.of([emitted for emitted, _ in verified])
         result.rows = [
@@ -243,6 +258,7 @@ class Simulation:
             self.events["moved"] += len(sources)
             contents = [self.rows[0][slot] for slot in sources]
             self.rows[0].update(zip(places, contents, strict=True))
+        self.move_states(batch, result)
         self.resources.commit(batch, result, drafted)
         for item in batch.items:
             request = item.request
@@ -250,6 +266,9 @@ class Simulation:
                 request.finish_reason = "length"
                 self.scheduler.finish(request)
                 del self.live[request.id]
+
+    def move_states(self, batch: StepPlan, result: StepResult) -> None:
+        """What becomes of the target's states, where it keeps such."""
 
     def run_drafter(self, item: ScheduledRequest, cache: int, old: int, kept: int) -> int:
         """Writes a draft cache; returns its new committed length."""

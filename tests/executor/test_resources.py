@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from trtspec.backends.slots.kv_cache import SlotKVCacheManager
 from trtspec.config.sampling import SamplingParams
+from trtspec.errors import ConfigError
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.kv_cache import StateSizes
 
 from .one_step import commit_rows
 
@@ -279,14 +280,12 @@ def test_what_a_draft_cache_says_follows_every_move() -> None:
     assert cache.committed(r) == 3 and len(cache.block_table(r)) == 3
 
 
-def with_states(target: int, slots: int) -> ResourceManager:
-    states = SlotKVCacheManager(slots, 64)
-    return ResourceManager(KVCacheManager(target, 4), [KVCacheManager(8, 4)], None, states)
+def with_states(target: int, states: StateSizes) -> ResourceManager:
+    return ResourceManager(KVCacheManager(target, 4, states=states), [KVCacheManager(8, 4)])
 
 
 def test_states_are_reserved_with_the_caches_or_not_at_all() -> None:
-    resources = with_states(8, 1)
-    assert resources.states is not None
+    resources = with_states(8, StateSizes(1))
     first, second = request(0, list(range(9))), request(1, [7, 8])
     resources.begin(first)
     commit(resources, first, 8, 8)
@@ -297,29 +296,58 @@ def test_states_are_reserved_with_the_caches_or_not_at_all() -> None:
     resources.check_invariants()
     resources.free(first)
     assert resources.reserve(second, 4, (4,))
-    assert resources.states.block_table(1).tolist() == [0]
+    assert resources.target.state(1) == 0
     resources.free(second)
-    assert resources.states.num_free_blocks == 1
     resources.check_invariants()
 
 
 def test_a_refusal_of_blocks_takes_no_state() -> None:
-    resources = with_states(2, 1)
+    resources = with_states(2, StateSizes(1))
     r = request(0, [1, 2, 3])
     resources.begin(r)
     assert not resources.reserve(r, 9, (9,))
-    assert resources.states is not None and resources.states.num_free_blocks == 1
+    assert resources.target.state(0) == -1
     resources.check_invariants()
 
 
-def test_a_prefix_is_found_as_far_as_its_state() -> None:
-    """Slots keep none: the blocks that the target has of it do not count."""
-    resources = with_states(8, 2)
-    first = request(0, list(range(9)))
+def test_a_prefix_is_found_as_far_as_a_snapshot() -> None:
+    resources = with_states(8, StateSizes(2, 1, blocks_apart=2))
+    first, second = request(0, list(range(13))), request(1, list(range(13)))
     resources.begin(first)
-    commit(resources, first, 8, 8)
-    assert resources.target.match(first.tokens) == 8
-    second = request(1, list(range(9)))
-    assert resources.begin(second) == 0
-    commit(resources, second, 3, 3)
-    assert lengths(resources, second) == [3, 3]
+    assert resources.reserve(first, 12, (12,))
+    assert resources.target.keep(0, 0, 7) == (-1, 0)  # no border is passed
+    assert resources.target.keep(0, 7, 9) == resources.target.keep(0, 7, 8) == (2, 8)
+    assert resources.target.keep(0, 12, 20) == (-1, 0)  # the only one is held
+    commit(resources, first, 12, 12)
+    assert resources.begin(second) == 8
+    assert resources.target.source(1) == 2
+    assert lengths(resources, second) == [8, 8]
+    resources.free(second)
+    resources.free(first)
+    resources.check_invariants()
+
+
+def test_a_snapshot_goes_with_its_block() -> None:
+    resources = with_states(3, StateSizes(1, 2, blocks_apart=1))
+    old, new = request(0, list(range(5))), request(1, [9] * 12)
+    resources.begin(old)
+    assert resources.reserve(old, 4, (4,))
+    assert resources.target.keep(0, 0, 4) == (1, 4)
+    commit(resources, old, 4, 4)
+    resources.free(old)
+    assert resources.target.match(old.tokens) == 4
+    resources.begin(new)
+    assert resources.reserve(new, 12, ())
+    assert resources.target.match(old.tokens) == 0
+    assert [resources.target.keep(1, rows, rows + 4) for rows in (0, 4, 8)] == [
+        (1, 4), (2, 8), (-1, 0),
+    ]  # fmt: skip
+    resources.check_invariants()
+    resources.free(new)  # what it held goes back
+    resources.check_invariants()
+
+
+def test_states_that_cannot_be_are_refused() -> None:
+    for sizes in (StateSizes(-1), StateSizes(0, 1, 1), StateSizes(1, 1, 0)):
+        with pytest.raises(ConfigError, match=r"snapshots .* blocks apart cannot be"):
+            KVCacheManager(8, 4, states=sizes)

@@ -11,6 +11,7 @@ from trtspec.config.strict import Foreign, from_dict, strict_config
 from trtspec.errors import ConfigError
 
 DEFAULT_FREE_MEMORY_FRACTION = 0.5
+DEFAULT_SNAPSHOT_BLOCKS = 16
 
 CacheDtype: TypeAlias = Literal["int8"]
 """In what caches may be kept besides the engine's dtype: 8 bits, and a scale of each token and
@@ -75,6 +76,10 @@ class KvCacheConfig:
     than max_batch_size requests of max_seq_len tokens can use. With both, the smaller one counts.
     memory_fraction: in place of free_memory_fraction, the part of the device's whole memory that
     may be full once the caches are there, whatever fills it (vLLM's gpu_memory_utilization).
+    snapshot_blocks: of a model that keeps states of requests, blocks between two snapshots of these
+    in a prefix. A prefix is found up to its last snapshot: with fewer blocks between them less is
+    computed again, but each takes the memory of a state, which cached tokens pay for, and a prompt
+    is fed in chunks of no more blocks.
     dtype: in what the target keeps K/V: auto (the engine's dtype) or int8 (also q8_0), with a scale
     of each token and head. It is fixed when an engine is built.
     """
@@ -83,12 +88,18 @@ class KvCacheConfig:
     max_tokens: int | None = None
     free_memory_fraction: float = DEFAULT_FREE_MEMORY_FRACTION
     memory_fraction: float | None = None
+    snapshot_blocks: int = DEFAULT_SNAPSHOT_BLOCKS
     dtype: str = AUTO
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", cache_dtype(self.dtype))
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"kv cache max_tokens={self.max_tokens} must be at least 1")
+        if self.snapshot_blocks < 1:
+            raise ConfigError(
+                f"kv cache snapshot_blocks={self.snapshot_blocks} must be at least 1; without "
+                "snapshots no prefix is found again, which enable_block_reuse=False says"
+            )
         for name in ("free_memory_fraction", "memory_fraction"):
             fraction = getattr(self, name)
             if fraction is not None and not (math.isfinite(fraction) and 0.0 < fraction <= 1.0):

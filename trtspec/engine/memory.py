@@ -39,12 +39,16 @@ def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
     return cache_row_bytes(model, getattr(torch, dtype), "paged")
 
 
+def bytes_per_state(model: ModelConfig, dtype: str) -> int:
+    """Bytes of the state of a request, in a network of that dtype; 0: it keeps none."""
+    return cache_row_bytes(model, getattr(torch, dtype), "slot")
+
+
 def state_bytes(model: ModelConfig, dtype: str, max_batch_size: int, max_rows: int) -> int:
-    """Bytes of the states of so many requests, and of what calls of so many rows leave for them;
-    see `KVTensors`."""
-    kept: torch.dtype = getattr(torch, dtype)
-    a_request, a_row = (cache_row_bytes(model, kept, kind) for kind in ("slot", "step"))
-    return (max_batch_size + 1) * a_request + max_rows * a_row
+    """Bytes of the states of so many requests and of padding, and of what calls of so many rows
+    leave for them; see `KVTensors`."""
+    a_row = cache_row_bytes(model, getattr(torch, dtype), "step")
+    return (max_batch_size + 1) * bytes_per_state(model, dtype) + max_rows * a_row
 
 
 def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:

@@ -16,9 +16,9 @@ class EngineSessions:
     """The graphs of one network.
 
     model: of a target, or of a draft that is fed by it. replay: of a target that keeps states, see
-    `AcceptedNodes`. rollout: of a draft, all its steps. step: a
-    rollout of the first step alone. passes: of a draft without these, one pass at a time. A draft
-    without ``model`` is fed by a pass, by ``step``, or by a ``rollout`` that makes one step itself.
+    `StateMoves`. rollout: of a draft, all its steps. step: a rollout of the first step alone.
+    passes: of a draft without these, one pass at a time. A draft without ``model`` is fed by a
+    pass, by ``step``, or by a ``rollout`` that makes one step itself.
     """
 
     model: Session | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.ops.kv_cache import KVCache
+from trtspec.ops.kv_cache import KVCache, StateSizes
 
 
 class KVCacheManager(KVCache):
@@ -29,6 +29,11 @@ class KVCacheManager(KVCache):
     window: newest tokens that a row sees, its own included; 0: all. A sequence lets go of the
     blocks behind the window of its next row. They stay cached until they are evicted; a prefix is
     found as far as all its blocks, from the first on, are still held or cached.
+
+    states: of a network that keeps a state of each request. A request has one from its first
+    reservation to its end; a prefix is found as far as a snapshot of the state reaches. A snapshot
+    is kept for a block at a border (`keep`) and evicted with it, or for another, least recently
+    used first.
     """
 
     def __init__(
@@ -39,11 +44,13 @@ class KVCacheManager(KVCache):
         *,
         lookahead: int = 0,
         window: int = 0,
+        states: StateSizes = StateSizes(),  # noqa: B008  it is immutable
     ) -> None:
         """ConfigError for sizes below 1, or a negative lookahead or window."""
-        sizes = (num_blocks, block_size, enable_reuse, lookahead, window)
+        sizes = (num_blocks, block_size, enable_reuse, lookahead, window, *states)
         super().__init__("paged", sizes, lookahead=lookahead, window=window)
         self.enable_reuse = enable_reuse
+        self.states = states
 
     @property
     def capacity(self) -> int:

@@ -52,7 +52,7 @@ class KVTensors:
             buffer.shape[heads] * buffer.shape[3] * buffer.dtype.itemsize for buffer in of["paged"]
         )
         self.bytes_per_state = sum(buffer[0].nbytes for buffer in of["slot"])
-        self.keeps_states = bool(of["slot"])
+        self._states = of["slot"]
         self.caches = caches
         self.kinds = kinds
         self._block_size = layout.tokens_per_block
@@ -83,9 +83,18 @@ class KVTensors:
         caches, kinds = [self.caches[i] for i in places], [self.kinds[i] for i in places]
         return KVTensors(caches, kinds, self.dtype, self.layout)
 
+    @property
+    def keeps_states(self) -> bool:
+        return bool(self._states)
+
     def release(self) -> None:
         """Let go of the memory, as far as it is nobody else's."""
-        self.all, self.caches, self._groups = (), [], {}
+        self.all, self.caches, self._groups, self._states = (), [], {}, []
+
+    def copy_states(self, source: Tensor, wanted: Tensor) -> None:
+        """Copy the states in slots ``source`` to slots ``wanted``, int64; no slot is in both."""
+        for buffer in self._states:
+            buffer[wanted] = buffer[source]
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
         """Move the rows in slots ``source`` to slots ``wanted``, int64, in every paged

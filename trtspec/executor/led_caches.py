@@ -7,12 +7,12 @@ from torch import Tensor
 from trtspec.distributed.followers import Followers
 from trtspec.executor.kv_tensors import KVTensors
 
-COMPACT = "compact"
-"""What followers know the moving of rows by."""
+COMPACT, COPY_STATES = "compact", "copy_states"
+"""What followers know the moves of rows and states by: as methods of theirs."""
 
 
 class LedCaches(KVTensors):
-    """Those of rank 0, whose rows all followers move with it."""
+    """Those of rank 0, whose rows and states all followers move with it."""
 
     _followers: Followers
 
@@ -27,3 +27,8 @@ class LedCaches(KVTensors):
         """See `KVTensors.compact`. EngineError: a rank is gone."""
         self._followers.tell(COMPACT, (source, wanted))
         super().compact(source, wanted)
+
+    def copy_states(self, source: Tensor, wanted: Tensor) -> None:
+        """See `KVTensors.copy_states`. EngineError: a rank is gone."""
+        self._followers.tell(COPY_STATES, (source, wanted))
+        super().copy_states(source, wanted)

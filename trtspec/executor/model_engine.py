@@ -12,7 +12,6 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging, to_host
-from trtspec.executor.accepted_nodes import AcceptedNodes
 from trtspec.executor.buckets import (
     Bucket,
     RowBuckets,
@@ -27,6 +26,7 @@ from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.pass_rollout import StopRule
+from trtspec.executor.step_states import StateMoves, TakenNodes
 from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.sampling import SamplingColumns
 
@@ -133,12 +133,17 @@ class ModelEngine(CountedEngine):
         source, wanted = self._staging.to_device([src_slots, dst_slots])
         self.caches.compact(source, wanted)
 
-    def replay(self, accepted: AcceptedNodes) -> None:
-        """Let the states of requests take in nodes of the last `forward` or `verify`."""
-        assert self._sessions.replay is not None, "the target was opened without its replay"
-        slots, rows, start = self._staging.to_device(accepted)
-        inputs = EngineInputs(state_slots=slots, logits_rows=rows, row_start=start)
-        self._sessions.replay.run(inputs._replace(caches=self.caches.all))
+    def move_states(self, moves: StateMoves) -> None:
+        """Let the states of requests take in nodes of the last `forward` or `verify`, and make
+        their snapshots."""
+        self._replay(moves.before)
+        if len(moves.source):
+            self.copy_states(moves.source, moves.wanted)
+        self._replay(moves.behind)
+
+    def copy_states(self, source: Tensor, wanted: Tensor) -> None:
+        """Copy states between slots, int64 [n] on the host; no slot is in both."""
+        self.caches.copy_states(*self._staging.to_device([source, wanted]))
 
     def warm_up(self) -> None:
         """Run every bucket once, with padding alone, the largest first: sessions that capture their
@@ -170,6 +175,14 @@ class ModelEngine(CountedEngine):
 
     def context_share(self, tokens: int) -> float:
         return tokens * self.caches.bytes_per_token / max(self._network.pass_bytes.always, 1)
+
+    def _replay(self, taken: TakenNodes) -> None:
+        if not len(taken.state_slots):
+            return
+        assert self._sessions.replay is not None, "the target was opened without its replay"
+        slots, rows, start = self._staging.to_device(taken)
+        inputs = EngineInputs(state_slots=slots, logits_rows=rows, row_start=start)
+        self._sessions.replay.run(inputs._replace(caches=self.caches.all))
 
     def _step_bucket(self, requests: int, rows: int) -> Bucket:
         """What a generating step's call of that size runs as."""

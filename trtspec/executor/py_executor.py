@@ -10,7 +10,6 @@ import torch
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
-from trtspec.executor.accepted_nodes import AcceptedNodes
 from trtspec.executor.drafter import Drafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.model_engine import ModelEngine
@@ -194,6 +193,8 @@ class PyExecutor:
                         plan, verification=self._resident.launch(plan), lag=self._lag
                     )
                 self._resident.step_on_host(plan)
+            if plan.states is not None and plan.states.restored is not None:
+                self._target.copy_states(*plan.states.restored)
             drafts = self._drafter.prepare_draft_tokens(plan)
             drafts = self._sampler.shape_drafts(plan, drafts, self._drafter.needs.max_depth)
             verification = self._sampler.launch(self._target, plan, drafts)
@@ -268,9 +269,7 @@ class PyExecutor:
         if moves and not launched.lag:
             self._target.compact(*moves)
         if plan.states is not None and not launched.lag:
-            accepted = AcceptedNodes.of(plan, result)
-            if accepted is not None:
-                self._target.replay(accepted)
+            self._target.move_states(self._resources.state_moves(plan, result))
         self._resources.commit(plan, result, drafted)
         return outputs
 

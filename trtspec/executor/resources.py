@@ -1,5 +1,4 @@
-"""ResourceManager: the KV caches of the target and of drafts, and its states, moved together or not
-at all."""
+"""ResourceManager: the KV caches of the target and of drafts, moved together or not at all."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.executor.step_states import StateMoves
 from trtspec.ops.kv_cache import KVCache
 
 
@@ -29,8 +29,8 @@ class DraftCache:
         self._step: dict[int, tuple[int, int, Tensor]] = {}
 
     @property
-    def num_blocks(self) -> int:
-        return self._manager.num_blocks
+    def books(self) -> KVCache:
+        return self._manager
 
     @property
     def lookahead(self) -> int:
@@ -98,20 +98,16 @@ class ResourceManager:
         target: KVCache,
         drafts: Sequence[KVCache] = (),
         from_tokens: Sequence[bool] | None = None,
-        states: KVCache | None = None,
     ) -> None:
         """from_tokens: of each draft, whether rows that it lacks can be made of tokens alone, at
-        any time; left out, those of none can. states: of a target that keeps such: each is a block,
-        and what it does not `match` of a prefix is not found."""
+        any time; left out, those of none can."""
         self.target = target
-        self.states = states
         self.drafts = tuple(drafts)
         self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
         flags = [False] * len(self.drafts) if from_tokens is None else from_tokens
         books: Any = torch.classes.trtspec.ResourceManager(
             [cache.address for cache in self.all],
             list(map(int, flags)),
-            0 if states is None else states.address,
         )
         self.native = books
         """For a `Scheduler`."""
@@ -145,6 +141,13 @@ class ResourceManager:
         moves: list[Tensor] = self._extend(plan.table, result.start, result.tokens, result.rows)
         return moves
 
+    def state_moves(self, plan: StepPlan, result: StepResult) -> StateMoves:
+        """What is to become of the target's states before the step is committed."""
+        assert plan.states is not None, "the target keeps states"
+        states, nodes = torch.stack(plan.states), result.drafts.counts
+        of: Any = torch.classes.trtspec.ResourceManager.state_moves
+        return StateMoves.of(of(plan.table, states, result.start, result.rows, nodes))
+
     def commit(self, plan: StepPlan, result: StepResult, drafted: Sequence[Sequence[int]]) -> None:
         """The rows that stay are valid now in the target's cache, and in the drafts' those that
         `Drafter.on_accepted` answered with, of each item; but for those that failed. Surplus blocks
@@ -166,9 +169,8 @@ class ResourceManager:
         return int(self.native.room(request.tokens.address))
 
     def target_room(self, request: Request) -> int:
-        """Most rows that the request could hold now in the target's cache, and of its state."""
-        held = (self.target,) if self.states is None else (self.target, self.states)
-        return min(cache.room(request.id) for cache in held)
+        """Most rows that the request could hold now in the target's cache."""
+        return self.target.room(request.id)
 
     def target_committed(self, request: Request) -> int:
         return self.target.committed(request.id)

@@ -13,6 +13,7 @@ from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step_states import StepStates
 
 Order = Callable[[Sequence[Request]], Sequence[Request]]
 """A policy: the requests that wait, in the order in which they are to be admitted."""
@@ -36,6 +37,8 @@ class Scheduler:
        to longer prefill chunks. This pass shrinks what does not fit and never preempts.
     3. Waiting requests are admitted if their whole prompt fits beside what pass 1 will ask for in
        the next steps; nobody is admitted in a step in which somebody lacked blocks.
+
+    Where the target keeps states, a chunk ends at the next border at which a snapshot may be made.
 
     While launches are in flight, rows are reserved for the most tokens that they may emit, and
     nobody is preempted: where that would be needed the plan is empty.
@@ -181,7 +184,8 @@ class Scheduler:
         admitted = _first_time(items[len(items) - num_begun :])
         blocks = tuple(tables[: len(ids)])
         waiting = self.num_waiting
-        queue = {"num_waiting": waiting, "states": states, "_table": table}
+        own = None if states is None else StepStates._make(states)
+        queue = {"num_waiting": waiting, "states": own, "_table": table}
         return StepPlan(items, blocks, preempted, admitted, **queue)
 
     def _put_in_order(self, order: Order) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from trtspec.backends.packing import RowBatch, pack_plan
 from trtspec.config.kv import CacheLayout
 from trtspec.executor.request import Request
+from trtspec.executor.step_states import StepStates
 from trtspec.ops.draft_batch import DraftBatch
 
 
@@ -47,7 +48,7 @@ class StepPlan:
     the caches. A preempted request begins once only.
     feeds_drafts: False: the drafter is not in use and may feed prompts to its cache on its next
     rollout.
-    states: where the target keeps the state of each item, int32 [B]; None: it keeps none.
+    states: of the items; None: the target keeps none.
     num_waiting: requests that the step leaves in the queue.
     pace: tokens a second that time is worth; a rollout may end where its next pass should bring
     fewer in the time that it takes. 0.0: all of it is wanted.
@@ -63,7 +64,7 @@ class StepPlan:
     num_waiting: int = 0
     pace: float = 0.0
     gains: Tensor | None = None
-    states: Tensor | None = None
+    states: StepStates | None = None
     _table: Tensor | None = None
 
     def pick(
@@ -72,7 +73,7 @@ class StepPlan:
         """The step with the items at these places alone."""
         items = tuple(self.items[i] for i in places)
         blocks = tuple(self.blocks[i] for i in places) if self.blocks else ()
-        states = None if self.states is None else self.states[list(places)]
+        states = None if self.states is None else self.states.pick(places)
         picked = replace(self, items=items, blocks=blocks, states=states, _table=None)
         return replace(picked, pace=pace, gains=gains)
 
@@ -93,7 +94,9 @@ class StepPlan:
     def pack(self, layout: CacheLayout, drafts: DraftBatch) -> RowBatch:
         """Its rows, and the drafts behind them, as the target's call takes them."""
         packed = pack_plan(self.table, self.blocks, layout, drafts)
-        return packed if self.states is None else packed._replace(state_slots=self.states)
+        if self.states is None:
+            return packed
+        return packed._replace(state_slots=self.states.slots.to(torch.int32))
 
     @property
     def only_generates(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,24 +18,16 @@ from trtspec.backends.session import Session
 from trtspec.distributed.cores import keep_to_share
 from trtspec.distributed.follower import Follower
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.graphs import MODEL, REPLAY, built_dtype
+from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import open_sessions
-from trtspec.executor.kv_tensors import KVTensors
-from trtspec.executor.led_caches import COMPACT
+from trtspec.executor.led_caches import COMPACT, COPY_STATES
+from trtspec.llmapi.cache_sizes import CacheSizes
 from trtspec.ops.collectives import all_reduce
 from trtspec.ops.threads import take_threads
 
 RANK_PROGRAM = "trtspec.llmapi.rank"
 OPEN = "open"
 """What a rank knows the making of its caches by."""
-
-
-class CacheSizes(NamedTuple):
-    """Blocks, states and rows of a call that caches have room for, see `KVTensors.new`."""
-
-    num_blocks: int
-    num_states: int
-    num_rows: int
 
 
 class Rank:
@@ -45,25 +37,20 @@ class Rank:
         self._engine = EngineConfig.read(folder)
         opened = open_sessions(folder, self._engine, (), group=follower.group)
         sessions = {MODEL: opened.target, REPLAY: opened.replay}
-        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open, COMPACT: self._compact}
+        moves = {name: self._move_of(name) for name in (COMPACT, COPY_STATES)}
+        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open, **moves}
         for name, session in sessions.items():
             if session is not None:
                 self.calls[name] = self._call_of(session)
 
     def _open(self, sizes: CacheSizes) -> None:
-        blocks, states, rows = sizes
-        engine, place = self._engine, torch.device(self._engine.build.device)
-        self._caches = KVTensors.new(
-            *(engine.target, built_dtype(engine), engine.layout, blocks, place),
-            num_states=states,
-            num_rows=rows,
-        )
+        self._caches = sizes.caches(self._engine, self._engine.target)
 
     def _call_of(self, session: Session) -> Callable[[EngineInputs], object]:
         return lambda inputs: session.run(inputs._replace(caches=self._caches.all))
 
-    def _compact(self, slots: tuple[Tensor, Tensor]) -> None:
-        self._caches.compact(*slots)
+    def _move_of(self, name: str) -> Callable[[tuple[Tensor, Tensor]], object]:
+        return lambda slots: getattr(self._caches, name)(*slots)
 
 
 def main(numbers: str, folder: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trtspec.backends.device import free_memory, total_memory
 from trtspec.backends.slots.kv_cache import SlotKVCacheManager
@@ -10,7 +11,12 @@ from trtspec.config.kv import CacheLayout, KvCacheConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
-from trtspec.engine.memory import element_bytes, kv_bytes_per_token, state_bytes
+from trtspec.engine.memory import (
+    bytes_per_state,
+    element_bytes,
+    kv_bytes_per_token,
+    state_bytes,
+)
 from trtspec.errors import EngineError
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
@@ -18,6 +24,7 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.llmapi.limits import Limits
 from trtspec.log import logger
 from trtspec.models.layer_facts import keeps_states
+from trtspec.ops.kv_cache import StateSizes
 
 
 def open_resources(
@@ -33,7 +40,6 @@ def open_resources(
         EngineError: they do not fit into memory.
     """
     decoders = [draft.network.decoder for draft in drafts if draft.network.decoder is not None]
-    blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
     layout, reuse = engine.layout, kv.enable_block_reuse
     if reuse and layout.is_slots:
         logger.info("prefix reuse is off: backend %s has slot caches", engine.build.backend)
@@ -41,29 +47,34 @@ def open_resources(
     elif reuse and needs.reads_every_row:
         logger.info("prefix reuse is off: the drafter reads every row")
         reuse = False
-    states = None
+    kv = replace(kv, enable_block_reuse=reuse)
+    blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
+    states = StateSizes()
     if keeps_states(engine.target):
-        if reuse:
-            logger.info("prefix reuse is off: states of prefixes are not kept")
-        reuse, longest = False, limits.max_seq_len + needs.max_nodes
-        states = SlotKVCacheManager(limits.max_batch_size, longest)
+        snapshots = max(blocks // kv.snapshot_blocks, 1) if reuse else 0
+        states = StateSizes(limits.max_batch_size, snapshots, kv.snapshot_blocks)
     caches = zip(decoders, draft_blocks, needs.caches, strict=True)
     return ResourceManager(
-        _kv_cache(layout, engine.target, blocks, reuse),
+        _kv_cache(layout, engine.target, blocks, reuse, states=states),
         [_kv_cache(layout, own, number, reuse, cache.lookahead) for own, number, cache in caches],
         [cache.from_tokens for cache in needs.caches],
-        states,
     )
 
 
 def _kv_cache(
-    layout: CacheLayout, decoder: ModelConfig, num_blocks: int, reuse: bool, lookahead: int = 0
+    layout: CacheLayout,
+    decoder: ModelConfig,
+    num_blocks: int,
+    reuse: bool,
+    lookahead: int = 0,
+    states: StateSizes = StateSizes(),  # noqa: B008  it is immutable
 ) -> KVCacheManager | SlotKVCacheManager:
     size = layout.tokens_per_block
     if layout.is_slots:
         return SlotKVCacheManager(num_blocks, size, lookahead=lookahead)
     window = widest_window(decoder)
-    return KVCacheManager(num_blocks, size, reuse, lookahead=lookahead, window=window)
+    sizes = {"lookahead": lookahead, "window": window}
+    return KVCacheManager(num_blocks, size, reuse, **sizes, states=states)
 
 
 def widest_window(decoder: ModelConfig) -> int:
@@ -82,13 +93,16 @@ def _cache_blocks(
 ) -> list[int]:
     """Blocks of the target's cache and of each draft's: one budget in tokens, shared out by bytes.
 
-    In a full batch each request may need room for its drafts beside its own tokens.
+    In a full batch each request may need room for its drafts beside its own tokens. States of
+    requests come first; of prefixes there is room for as many as the tokens of the cache could
+    have.
     """
     size = engine.layout.tokens_per_block
-    token_bytes = sum(kv_bytes_per_token(m, engine.build.dtype) for m in (engine.target, *drafts))
+    dtype = engine.build.dtype
+    token_bytes = sum(kv_bytes_per_token(m, dtype) for m in (engine.target, *drafts))
     if needs.reads_every_row:  # a row's states are kept as long as its K/V
         states = len(engine.capture_layers) * engine.target.hidden_size
-        token_bytes += states * element_bytes(engine.build.dtype)
+        token_bytes += states * element_bytes(dtype)
     batch = limits.max_batch_size
     # A slot of a slot cache has room for a sequence and its drafts.
     is_slots = engine.layout.is_slots
@@ -96,27 +110,33 @@ def _cache_blocks(
     device = engine.build.device
     # Each rank has such caches, in the memory of one host.
     budget = max(0, kv.budget(free_memory(device), total_memory(device))) // engine.target.ranks
-    states = state_bytes(engine.target, engine.build.dtype, batch, limits.max_num_tokens)
+    states = state_bytes(engine.target, dtype, batch, limits.max_num_tokens)
     if states > budget:
         raise EngineError(
             f"the states of max_batch_size {batch} requests take {states} bytes, the caches may "
             f"take {budget}; lower max_batch_size, or raise the memory of kv_cache_config"
         )
-    affordable = (budget - states) // token_bytes
+    apart = kv.snapshot_blocks * size
+    stretch = token_bytes * apart  # bytes of the tokens from one snapshot to the next
+    if kv.enable_block_reuse:
+        stretch += bytes_per_state(engine.target, dtype)
+    affordable = (budget - states) * apart // max(stretch, 1)  # a state may be all there is
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:
         fraction = "free_memory_fraction" if kv.memory_fraction is None else "memory_fraction"
         raise EngineError(
             f"the KV cache would hold {tokens} tokens, less than one "
             f"{'slot' if is_slots else 'block'} of {size}; raise "
-            f"max_tokens or {fraction} of kv_cache_config ({token_bytes} bytes a token)"
+            f"max_tokens or {fraction} of kv_cache_config ({stretch / apart:.0f} bytes a token)"
         )
     logger.info(
-        "KV cache: %d tokens, %.3f GiB (%d bytes a token)",
+        "KV cache: %d tokens, %.3f GiB (%.0f bytes a token)",
         tokens,
-        tokens * token_bytes / 2**30,
-        token_bytes,
+        tokens * stretch / apart / 2**30,
+        stretch / apart,
     )
+    if states:
+        logger.info("states of %d requests: %.3f GiB", batch, states / 2**30)
     extra = [needs.max_nodes, *(cache.slots for cache in needs.caches)]
     if kv.max_tokens is not None or is_slots:
         extra = [0] * len(extra)

@@ -15,7 +15,6 @@ from trtspec.backends.session import Session
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
-from trtspec.config.model import ModelConfig
 from trtspec.distributed.followers import Followers, LedSession
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
@@ -39,11 +38,13 @@ from trtspec.executor.resources import DraftCache
 from trtspec.executor.scheduler import Order, Scheduler
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.typical import TypicalAcceptance
+from trtspec.llmapi.cache_sizes import CacheSizes
 from trtspec.llmapi.limits import Limits
-from trtspec.llmapi.rank import OPEN, RANK_PROGRAM, CacheSizes
+from trtspec.llmapi.rank import OPEN, RANK_PROGRAM
 from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
 from trtspec.models.layer_facts import cache_places
+from trtspec.ops.kv_cache import KVCache
 from trtspec.speculative.base import Steps
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_PASS, DRAFT_ROLLOUT, DRAFT_STEP
 from trtspec.speculative.draft_runtime import DraftRuntime
@@ -109,8 +110,8 @@ def open_runtime(
             followers.meet()
         # The weights are loaded by now: the caches get memory that they leave.
         resources = open_resources(engine, drafts, limits, needs, kv)
-        blocks = resources.target.num_blocks
-        target = _target(engine, blocks, limits, sessions, padding.target, followers)
+        books = resources.target
+        target = _target(engine, books, limits, sessions, padding.target, followers)
         caches = iter(resources.draft_caches)
         runtimes = tuple(
             _draft(engine, draft, target, next(caches) if draft.plan.has_cache else None, padding)
@@ -192,7 +193,7 @@ class _Padding:
 
 def _target(
     engine: EngineConfig,
-    num_blocks: int,
+    books: KVCache,
     limits: Limits,
     sessions: OpenSessions,
     buckets: RowBuckets | None,
@@ -205,10 +206,10 @@ def _target(
     )
     model, replay = _with_graphs(sessions.target, engine, buckets), sessions.replay
     padded = [bucket.rows for bucket in buckets.all] if buckets else []
-    states = limits.max_batch_size + 1, max([limits.max_num_tokens, *padded])
-    caches = _caches(engine, engine.target, num_blocks, *states)
+    sizes = CacheSizes.of(books, max([limits.max_num_tokens, *padded]))
+    caches = sizes.caches(engine, engine.target)
     if followers is not None:
-        followers.tell(OPEN, CacheSizes(num_blocks, *states))
+        followers.tell(OPEN, sizes)
         caches = LedCaches.of(caches, followers)
         model = LedSession(MODEL, model, followers)
         replay = None if replay is None else LedSession(REPLAY, replay, followers)
@@ -233,7 +234,7 @@ def _tensors(
 ) -> KVTensors | None:
     """The K/V that a draft's calls are given: its own, or some of the target's."""
     if cache is not None and draft.network.decoder is not None:
-        return _caches(engine, draft.network.decoder, cache.num_blocks)
+        return CacheSizes.of(cache.books).caches(engine, draft.network.decoder)
     places = cache_places(engine.target)
     read = [places[layer] for layer in draft.target_layers]
     return target.caches.part(read) if read else None
@@ -264,18 +265,6 @@ def _draft_engine(
         step=None if step is None else _with_graphs(step, engine, buckets),
     )
     return ModelEngine(facts, own, caches, buckets)
-
-
-def _caches(
-    engine: EngineConfig,
-    network: ModelConfig,
-    num_blocks: int,
-    num_states: int = 0,
-    num_rows: int = 0,
-) -> KVTensors:
-    dtype: torch.dtype = getattr(torch, engine.build.dtype)
-    place = engine.layout, num_blocks, torch.device(engine.build.device)
-    return KVTensors.new(network, dtype, *place, num_states=num_states, num_rows=num_rows)
 
 
 def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | None) -> Session:

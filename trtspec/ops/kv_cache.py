@@ -7,7 +7,7 @@ for whoever looks at one cache, and for tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,26 @@ from trtspec.errors import ConfigError
 from trtspec.ops import native  # noqa: F401  registers the class
 
 
+class StateSizes(NamedTuple):
+    """States that a cache holds beside its rows: of so many requests, in the first slots, then
+    snapshots of prefixes, made at borders so many blocks apart."""
+
+    num_states: int = 0
+    num_snapshots: int = 0
+    blocks_apart: int = 0
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_states + self.num_snapshots
+
+
 class KVCache:
     """``num_blocks`` blocks of ``block_size`` token rows each. A subclass says what a block is.
 
     enable_reuse: whether requests may begin on what others left. lookahead: how many tokens after
     a row it depends on. window: newest tokens that a row sees, its own included; 0: all. address:
-    of the cache of C++, for native calls, as long as this object lives.
+    of the cache of C++, for native calls, as long as this object lives. states: what it holds of
+    such, as `KVCacheManager` can.
 
     ConfigError for sizes that it cannot have. RuntimeError for a call that breaks a condition named
     with it, or with the id of a request that has not begun: these are faults of the caller.
@@ -39,6 +53,7 @@ class KVCache:
         self.lookahead = lookahead
         self.window = window
         self.enable_reuse = False
+        self.states = StateSizes()
         self.address: int = self._books.address()
 
     @property
@@ -110,6 +125,21 @@ class KVCache:
     def free(self, request_id: int) -> None:
         """End the sequence."""
         self._books.free(request_id)
+
+    def state(self, request_id: int) -> int:
+        """Slot of the request's state, -1 before its first reservation, or where none are kept."""
+        return int(self._books.state(request_id))
+
+    def source(self, request_id: int) -> int:
+        """Slot of the snapshot that the request began on; -1: of none."""
+        return int(self._books.source(request_id))
+
+    def keep(self, request_id: int, start: int, end: int) -> tuple[int, int]:
+        """A call takes the request's state from ``start`` rows, or more, to ``end`` at most: the
+        slot for what it is at the next border behind ``start``, and the rows there. The slot is the
+        request's until a commit passes the border too. -1: no snapshot is to be made."""
+        slot, rows = self._books.keep(request_id, start, end)
+        return slot, rows
 
     def check_invariants(self) -> None:
         """RuntimeError unless the books balance; walks all blocks, for tests and debugging."""

@@ -2,11 +2,27 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace trtspec {
+
+// How many states a cache holds beside its rows: of requests, in the first slots; behind these as many
+// snapshots of prefixes as find room, at borders that are so many blocks apart. No network without
+// states has any.
+struct StateSizes {
+  std::int64_t num_states = 0;
+  std::int64_t num_snapshots = 0;
+  std::int64_t blocks_apart = 0;
+};
+
+// A state of a request that has taken in so many rows, and the slot where it is kept; -1: it is not.
+struct Snapshot {
+  std::int64_t rows = 0;
+  std::int32_t slot = -1;
+};
 
 // What the caches have in common: the paged one of KVCacheManager, whose contract this is, and the
 // slot one of SlotKVCacheManager.
@@ -48,6 +64,25 @@ class KVCache {
                       std::int64_t first, std::int64_t num_committed, bool keep_surplus) = 0;
   virtual void free(std::int64_t request) = 0;
   virtual void check_invariants() const = 0;
+
+  // Of a network that keeps states: see KVCacheManager. Others have none of all this.
+  virtual bool keeps_states() const { return false; }
+  virtual std::int32_t state(std::int64_t request) const {
+    static_cast<void>(request);
+    return -1;
+  }
+  virtual std::int32_t source(std::int64_t request) const {
+    static_cast<void>(request);
+    return -1;
+  }
+  virtual std::int64_t next_border(std::int64_t rows) const {
+    static_cast<void>(rows);
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  virtual Snapshot keep(std::int64_t request, std::int64_t from, std::int64_t to) {
+    static_cast<void>(request), static_cast<void>(from), static_cast<void>(to);
+    return {};
+  }
 };
 
 }  // namespace trtspec

@@ -33,15 +33,22 @@ namespace trtspec {
 // again, directly behind those that are held, as if the text went on there. All lengths and positions
 // below but `end` count rows, so that token p of the text has row p - absent(request) from there on.
 //
+// A network may keep a state of each request beside its rows. A sequence has one from its first
+// reservation to its end, without which it has no room. Of its prefix it can only begin on as much as
+// a snapshot of the state reaches: one is kept for blocks at every border, so many apart, of which
+// `keep` says in time that its calls will pass it. It is found as long as its block, and evicted with
+// it, or for another, least recently used first.
+//
 // Calls with an id that has not begun, or that break a condition below, throw std::logic_error.
 class KVCacheManager final : public KVCache {
  public:
   // lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
   // p is made of the target's features at p and of token p + 1); they are part of its key.
-  // window: see above; 0: rows see all.
+  // window: see above; 0: rows see all. states: of a network that keeps such.
   // Throws std::invalid_argument for sizes below 1 or a negative lookahead or window.
   KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse = true,
-                 std::int64_t lookahead = 0, std::int64_t window = 0);
+                 std::int64_t lookahead = 0, std::int64_t window = 0,
+                 const StateSizes& states = {});
   ~KVCacheManager() override;
   KVCacheManager(KVCacheManager&&) noexcept;
   KVCacheManager& operator=(KVCacheManager&&) noexcept;
@@ -105,6 +112,17 @@ class KVCacheManager final : public KVCache {
 
   // Throws std::logic_error unless the books balance; walks all blocks, for tests and debugging.
   void check_invariants() const override;
+
+  bool keeps_states() const override;
+  // Slot of the request's state, and of the snapshot that it began on; -1: none.
+  std::int32_t state(std::int64_t request) const override;
+  std::int32_t source(std::int64_t request) const override;
+  // The first row count above `rows` at which snapshots are kept.
+  std::int64_t next_border(std::int64_t rows) const override;
+  // A call takes the request's state from `from` rows, or more, to `to` at most. If it passes the next
+  // border behind `from`, the state there is to be copied to the slot that is returned; it is the
+  // request's until a commit passes the border as well. -1: no snapshot is to be made.
+  Snapshot keep(std::int64_t request, std::int64_t from, std::int64_t to) override;
 
  private:
   struct Impl;

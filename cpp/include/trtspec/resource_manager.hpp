@@ -1,5 +1,4 @@
-// ResourceManager: the KV caches of the target and of drafts, and the target's states, moved together
-// or not at all.
+// ResourceManager: the KV caches of the target and of drafts, moved together or not at all.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +16,8 @@ namespace trtspec {
 // the text; a draft's cache has no rows of those that are absent to it (`KVCacheManager`), and what it
 // is asked for where rows lie is smaller by `draft_absent`.
 //
-// A target with recurrent layers has a cache of states besides, of which a request holds one. It has
-// the target's lengths, and what it does not hold of a prefix (`match`) is not found.
+// A cache of a network with recurrent layers holds states as well (`KVCacheManager`), so that these are
+// reserved, committed and freed with its rows.
 //
 // Lengths of drafts are given in their order, one for each. Broken conditions throw
 // std::logic_error.
@@ -29,8 +28,7 @@ class ResourceManager {
     bool from_tokens = false;  // rows that it lacks can be made of tokens alone, at any time
   };
 
-  explicit ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts = {},
-                           std::shared_ptr<KVCache> states = nullptr);
+  explicit ResourceManager(std::shared_ptr<KVCache> target, std::vector<Draft> drafts = {});
 
   std::size_t num_drafts() const { return caches_.size() - 1; }
   // The target's cache (0), then the drafts'.
@@ -38,13 +36,9 @@ class ResourceManager {
   const KVCache& target() const { return *caches_.front(); }
   const KVCache& draft(std::size_t index = 0) const { return cache(1 + index); }
 
-  // The cache of the target's states, whose blocks are states; null: it has none.
-  const KVCache* states() const { return states_.get(); }
-
-  // Starts a sequence on the prefix that the target holds, with its state if it has such, and
-  // returns its length. No draft shortens it: those that can catch up, by their rows and their
-  // room, begin on what they hold of it, and to the others what they lack of it is absent, so that
-  // they have the target's length.
+  // Starts a sequence on the prefix that the target holds, and returns its length. No draft shortens
+  // it: those that can catch up, by their rows and their room, begin on what they hold of it, and to
+  // the others what they lack of it is absent, so that they have the target's length.
   std::int64_t begin(const Sequence& sequence);
   // Room for that many rows in all, in every cache; false and nothing changed otherwise. A length
   // that is already covered costs nothing, so no draft_tokens ask for no more.
@@ -62,9 +56,9 @@ class ResourceManager {
   std::int64_t pledge(std::int64_t num_tokens) const {
     return target().is_pooled() ? num_tokens + largest_block_ : 0;
   }
-  // Most rows that the sequence could hold now: in every cache; in the target's, and its states.
+  // Most rows that the sequence could hold now: in every cache, in the target's.
   std::int64_t room(const Sequence& sequence) const;
-  std::int64_t target_room(const Sequence& sequence) const;
+  std::int64_t target_room(const Sequence& sequence) const { return target().room(sequence.id); }
   std::int64_t target_committed(const Sequence& sequence) const {
     return target().committed(sequence.id);
   }
@@ -83,6 +77,10 @@ class ResourceManager {
                                                   std::size_t draft = 0) const {
     return this->draft(draft).block_table(sequence.id);
   }
+  // What the target's next call does to the sequence's state; see KVCacheManager::keep.
+  Snapshot keep_target(const Sequence& sequence, std::int64_t from, std::int64_t to) {
+    return caches_.front()->keep(sequence.id, from, to);
+  }
   // Share of the blocks in use, of the fullest cache; those cached for reuse count as free.
   double usage() const;
   // Throws std::logic_error unless every cache's books balance, and they agree; for tests and
@@ -96,7 +94,6 @@ class ResourceManager {
 
   std::vector<std::shared_ptr<KVCache>> caches_;  // the target's first
   std::vector<bool> follows_;  // of each cache, whether it catches up with the target's
-  std::shared_ptr<KVCache> states_;
   std::int64_t largest_block_ = 1;
 };
 

@@ -45,10 +45,19 @@ struct ScheduledRows {
   bool samples;
 };
 
+// The state of an item whose target keeps such: its slot; that of the snapshot to copy there before
+// the call, -1: none; and what is to be copied from there when the state has taken in so many rows.
+struct ScheduledState {
+  std::int32_t slot;
+  std::int32_t source;
+  Snapshot snapshot;
+};
+
 // The requests of a step, in the order in which they began, the last num_begun of them with this
 // step; and those that lost their blocks for it: these are back in the queue.
 struct StepPlan {
   std::vector<ScheduledRows> items;
+  std::vector<ScheduledState> states;  // of the items; empty: the target keeps none
   std::int64_t num_begun = 0;
   std::vector<Sequence*> preempted;
 };
@@ -68,6 +77,8 @@ struct StepPlan {
 //    must compute it again. (Hence the mandatory rows of all come before the drafts of the first.)
 // 3. Waiting requests are admitted if their whole prompt fits beside what pass 1 will ask for in
 //    the next steps; nobody is admitted in a step in which somebody lacked blocks.
+//
+// Where the target keeps states, a chunk ends at the next border at which a snapshot may be made.
 //
 // Progress: the first of the running requests is nobody's victim, and pass 1 cannot fail for it: at
 // worst all others are preempted, and then every block is its own, free or evictable, and it fits
@@ -136,6 +147,8 @@ class Scheduler {
   ScheduledRows extend(const Ready& ready, std::int64_t spare, bool drafts);
   // Pass 3: starts waiting requests, appending to the plan.
   void admit(StepPlan& plan, std::int64_t spare);
+  // The states of the items, which are complete.
+  void add_states(StepPlan& plan);
   void preempt_latest();
   bool reserve_everywhere(const Sequence& sequence, std::int64_t num_tokens);
   // Tokens that a sequence has at most when the next launch begins, and goes on.

@@ -1,5 +1,6 @@
 #include <trtspec/runtime/commit.hpp>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -11,6 +12,15 @@ void check_size(std::size_t given, std::size_t expected, const char* of) {
   if (given == expected) return;
   throw std::logic_error(std::to_string(given) + " " + of + " for a plan that has " +
                          std::to_string(expected));
+}
+
+// Rows `first + node` of one state, which may be none.
+void add(TakenNodes& taken, std::int32_t slot, std::int64_t first,
+         std::span<const std::int64_t> nodes) {
+  if (nodes.empty()) return;
+  for (const std::int64_t node : nodes) taken.rows.push_back(first + node);
+  taken.slots.push_back(slot);
+  taken.start.push_back(static_cast<std::int32_t>(taken.rows.size()));
 }
 
 }  // namespace
@@ -38,6 +48,33 @@ Moves compaction(std::span<const ScheduledRows> items, const StepResult& result,
       }
       ++place;
     }
+  }
+  return moves;
+}
+
+StateMoves state_moves(std::span<const ScheduledRows> items,
+                       std::span<const ScheduledState> states, const StepResult& result,
+                       std::span<const std::int64_t> nodes) {
+  check_size(result.size(), items.size(), "results");
+  check_size(states.size(), items.size(), "states");
+  check_size(nodes.size(), items.size(), "numbers of nodes");
+  StateMoves moves;
+  std::int64_t first = 0;  // row of the call
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& [slot, source, snapshot] = states[i];
+    const std::int64_t rows = items[i].num_rows, root = first + rows - 1;
+    std::span<const std::int64_t> accepted = result.accepted_rows(i);
+    if (!accepted.empty()) accepted = accepted.subspan(1);
+    const std::int64_t to_border = snapshot.rows - items[i].start - rows;
+    const bool passes = snapshot.slot >= 0 && to_border >= 0 && to_border <= std::ssize(accepted);
+    const std::size_t split = passes ? static_cast<std::size_t>(to_border) : accepted.size();
+    add(moves.before, slot, root, accepted.first(split));
+    if (passes) {
+      moves.snapshots.from.push_back(slot);
+      moves.snapshots.to.push_back(snapshot.slot);
+    }
+    add(moves.behind, slot, root, accepted.subspan(split));
+    first += rows + nodes[i];
   }
   return moves;
 }

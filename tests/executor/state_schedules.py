@@ -1,0 +1,105 @@
+"""Random schedules over a target that keeps states, with a shadow of what each of them took in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain, pairwise, repeat
+from typing import Any
+
+from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
+from trtspec.executor.step_states import StateMoves, TakenNodes
+from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.kv_cache import StateSizes
+from trtspec.ops.tree import TokenTree
+
+from .random_schedules import Simulation
+from .random_worlds import World, random_world
+
+NOTHING = 1
+"""The digest of a state that took nothing in, as `Simulation.digest` begins."""
+REJECTED = -1
+"""A token of a node that is not accepted."""
+
+
+class StateSimulation(Simulation):
+    """A state is the digest of the tokens that it took in, by the moves of the books alone; it must
+    be that of its request's text at the end of each step."""
+
+    def __init__(self, world: World) -> None:
+        rng = random.Random(~world.seed)
+        sizes = rng.choice((0, 1, 2, 5, 30)), rng.choice((1, 1, 2, 3))
+        self.sizes = StateSizes(world.batch, *sizes)
+        self.states: dict[int, int] = {}  # by slot
+        super().__init__(world)
+
+    def options(self) -> Iterable[dict[str, Any]]:
+        return chain([{"states": self.sizes}], repeat({}))
+
+    def take_in(self, batch: StepPlan) -> None:
+        """The call takes in all rows but nodes."""
+        assert batch.states is not None
+        if batch.states.restored is not None:
+            self.copy(*(slots.tolist() for slots in batch.states.restored))
+            self.events["restored"] += len(batch.states.restored[0])
+        for item, slot in zip(batch.items, batch.states.slots.tolist(), strict=True):
+            assert slot == self.target.state(item.request.id)
+            tokens = item.request.tokens[item.start : item.start + item.num_rows]
+            self.fold(slot, tokens, self.states[slot] if item.start else NOTHING)
+        super().take_in(batch)
+        if any(table.numel() == 0 for table in batch.blocks):
+            raise AssertionError("rows without blocks")
+
+    def move_states(self, batch: StepPlan, result: StepResult) -> None:
+        """Nodes that are not accepted have a token of their own, so that none of them is taken in
+        unnoticed."""
+        fed: list[int] = []
+        for i, (item, nodes) in enumerate(zip(batch.items, self.num_nodes, strict=True)):
+            tree = [REJECTED] * nodes
+            for row, token in zip(result.accepted_rows(i)[1:], result.emitted(i), strict=False):
+                tree[row - 1] = token
+            fed += [REJECTED] * item.num_rows + tree
+        trees = [TokenTree([0] * n, [-1] * n) if n else None for n in self.num_nodes]
+        moves = self.moves(batch, replace(result, drafts=DraftBatch.of(trees)))
+        self.replay(moves.before, fed)
+        self.copy(moves.source.tolist(), moves.wanted.tolist())
+        self.events["snapshot"] += len(moves.source)
+        self.events["split"] += len(moves.behind.state_slots)
+        self.replay(moves.behind, fed)
+
+    def moves(self, batch: StepPlan, result: StepResult) -> StateMoves:
+        """Those of a step; what negative controls change."""
+        return self.resources.state_moves(batch, result)
+
+    def replay(self, taken: TakenNodes, fed: list[int]) -> None:
+        spans = pairwise(taken.row_start.tolist())
+        for slot, (first, end) in zip(taken.state_slots.tolist(), spans, strict=True):
+            self.fold(slot, [fed[row] for row in taken.rows[first:end].tolist()], self.states[slot])
+
+    def fold(self, slot: int, tokens: Iterable[int], state: int) -> None:
+        for token in tokens:
+            state = hash((state, token))
+        self.states[slot] = state
+
+    def copy(self, source: list[int], wanted: list[int]) -> None:
+        assert not set(source) & set(wanted) and len(set(wanted)) == len(wanted)
+        for slot, to in zip(source, wanted, strict=True):
+            self.states[to] = self.states[slot]
+
+    def check(self) -> None:
+        super().check()
+        running = {id: rows for id, rows in self.target.committed_lengths().items() if rows}
+        for id, committed in running.items():
+            request: Request = self.live[id]
+            if id in self.begun:
+                state = self.states[self.target.state(id)]
+                assert state == self.digest(request, committed - 1), (id, committed)
+
+
+def state_world(seed: int) -> World:
+    """One with more room for prefixes than most."""
+    world = random_world(seed)
+    return replace(world, reuse=True, windows=(0, 0, 0, 0)) if seed % 4 else world

@@ -1,0 +1,33 @@
+"""CacheSizes: what the caches of a network have room for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from trtspec.config.model import ModelConfig
+from trtspec.engine.folder import EngineConfig
+from trtspec.engine.graphs import built_dtype
+from trtspec.executor.kv_tensors import KVTensors
+from trtspec.ops.kv_cache import KVCache
+
+
+class CacheSizes(NamedTuple):
+    """Blocks, states and rows of a call, see `KVTensors.new`."""
+
+    num_blocks: int
+    num_states: int
+    num_rows: int
+
+    @classmethod
+    def of(cls, books: KVCache, num_rows: int = 0) -> CacheSizes:
+        """For these books; behind their states is that of padding."""
+        return cls(books.num_blocks, books.states.num_slots + 1, num_rows)
+
+    def caches(self, engine: EngineConfig, network: ModelConfig) -> KVTensors:
+        """Of a network of an engine, on its device."""
+        blocks, states, rows = self
+        place = engine.layout, blocks, torch.device(engine.build.device)
+        dtype = built_dtype(engine)
+        return KVTensors.new(network, dtype, *place, num_states=states, num_rows=rows)
