@@ -4,76 +4,129 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trtspec import LLM, SamplingParams
+from trtspec import LLM, SamplingParams, build
 from trtspec.errors import ConfigError, EngineError
 
-from .every_method import PROMPTS
+from .every_method import METHODS, PROMPTS
+from .families import FAMILIES, family_model
 from .helpers import (
     GREEDY_24,
     SAMPLED_24,
+    WAYS,
     TinyModels,
     assert_no_leak,
+    assert_way,
     ngram,
     open_llm,
     tokens,
-    tree,
     watch,
 )
+from .near_ties import assert_same_but_for_ties
+
+RUNS = (GREEDY_24, SAMPLED_24)
+UNSPLIT = {"olmo2", "olmo3"}
+"""Families with a norm over all heads."""
 
 
 def split(folder: Path, speculation: Any = None, ranks: int = 2, **options: Any) -> LLM:
     return open_llm(folder, speculation, tensor_parallel_size=ranks, **options)
 
 
-def processes(llm: LLM) -> list[int]:
-    followers = llm._runtime.followers
-    assert followers is not None
-    return [process.pid for process in followers._processes]
+def texts(llm: LLM) -> list[list[list[int]]]:
+    """Of all `RUNS`."""
+    return [tokens(llm.generate(PROMPTS, params, use_tqdm=False)) for params in RUNS]
 
 
-@pytest.mark.parametrize("case", ["llama", "llama3_tied", "llama_linear_biases"])
-def test_greedy_text_is_that_of_transformers(models: TinyModels, case: str) -> None:
-    """Two heads of K and V over two ranks, a vocabulary of an odd number of tokens, a tied head,
-    biases behind the sums."""
-    expected = [models.greedy(case, prompt, 24) for prompt in PROMPTS]
+def assert_texts(models: TinyModels, case: str, found: list[list[list[int]]]) -> None:
+    """They are those of one process, but for near ties."""
+    with open_llm(models.folder(case)) as llm:
+        expected = texts(llm)
+    model = models.hf(case)
+    assert_same_but_for_ties(model, PROMPTS, found[0], expected[0], GREEDY_24)
+    for i, params in enumerate(SAMPLED_24):
+        part = slice(i, i + 1)
+        pair = found[1][part], expected[1][part]
+        assert_same_but_for_ties(model, PROMPTS[part], *pair, params)
+
+
+@pytest.mark.parametrize("case", ["llama3_tied", "llama_linear_biases"])
+def test_texts_are_those_of_one_process(models: TinyModels, case: str) -> None:
+    """A vocabulary of an odd number of tokens, a tied head, biases behind the sums."""
     with split(models.folder(case)) as llm:
-        assert tokens(llm.generate(PROMPTS, GREEDY_24, use_tqdm=False)) == expected
+        assert_texts(models, case, texts(llm))
         assert_no_leak(llm)
 
 
-def test_drafts_change_nothing(models: TinyModels) -> None:
-    """In a batch, in chunks, over kept prefixes and behind preemptions, greedy and sampled."""
-    folder, draft = models.folder("llama"), models.draft("llama")
+def test_more_ranks_than_heads_of_keys(models: TinyModels) -> None:
+    with split(models.folder("llama"), ranks=4) as llm:
+        assert_texts(models, "llama", texts(llm))
+
+
+@pytest.mark.parametrize("method", ["ngram", "hybrid"])
+def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) -> None:
+    """In a batch, in chunks, over kept prefixes and behind preemptions; hybrid: among others with a
+    head of the target's states that borrows its embedding."""
+    folder, speculation = METHODS[method](models, tmp_path)
     with split(folder) as llm:
-        expected = [
-            tokens(llm.generate(PROMPTS, params, use_tqdm=False))
-            for params in (GREEDY_24, SAMPLED_24)
-        ]
+        expected = texts(llm)
     small = {"max_num_tokens": 40, "kv_cache_config": {"max_tokens": 160}}
-    for speculation in (ngram(4), tree(draft, 2, 3, 7)):
-        with split(folder, speculation, **small) as llm:
-            steps = watch(llm)
-            for params, text in zip((GREEDY_24, SAMPLED_24), expected, strict=True):
-                assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == text
-            assert any(step.num_preempted for step in steps)
-            assert llm.get_metrics()["num_accepted_tokens"] > 0
-            assert_no_leak(llm)
+    with split(folder, speculation, **small) as llm:
+        steps = watch(llm)
+        assert texts(llm) == expected
+        assert any(step.num_preempted for step in steps)
+        assert llm.get_metrics()["num_accepted_tokens"] > 0
+        assert_no_leak(llm)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"assistant"}))
+def test_every_method_in_every_way(
+    models: TinyModels, tmp_path: Path, method: str, ranks: int
+) -> None:
+    checkpoint, speculation = METHODS[method](models, tmp_path)
+    options = {"backend": "eager", "dtype": "float32", "skip_tokenizer_init": True}
+    folder = build(checkpoint, speculation, tensor_parallel_size=ranks, **options)
+    with LLM(folder, False, skip_tokenizer_init=True) as llm:
+        for way in WAYS:
+            assert_way(folder, llm, way, speculation or ngram(2), PROMPTS, RUNS)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNSPLIT))
+def test_every_family(tmp_path: Path, family: str) -> None:
+    models = TinyModels(tmp_path)
+    models.hf = cache(family_model)
+    with split(models.folder(family), ngram(4)) as llm:
+        assert_texts(models, family, texts(llm))
+
+
+@pytest.mark.parametrize("by_expert", [False, True])
+def test_experts_are_split_or_shared_out(tmp_path: Path, by_expert: bool) -> None:
+    """A softmax router, and a shared expert behind a gate."""
+    models = TinyModels(tmp_path)
+    models.hf = cache(family_model)
+    with split(models.folder("qwen2_moe"), ngram(4), enable_expert_parallel=by_expert) as llm:
+        assert_texts(models, "qwen2_moe", texts(llm))
 
 
 def test_a_rank_that_is_killed_ends_all_requests(models: TinyModels) -> None:
     """With the reason, within seconds; and nothing of the group stays."""
     before = set(os.listdir("/dev/shm"))
     with split(models.folder("llama"), ranks=2) as llm:
-        (pid,) = processes(llm)
+        followers = llm._runtime.followers
+        assert followers is not None
+        (process,) = followers._processes
         params = SamplingParams(max_tokens=90, ignore_eos=True)
         handles = [llm.generate_async([1, 2, 3], params, streaming=True) for _ in range(3)]
         next(iter(handles[0]))
-        os.kill(pid, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
         for handle in handles:
             error = handle.wait(30).error
             assert isinstance(error, EngineError)
