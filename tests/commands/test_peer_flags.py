@@ -117,6 +117,8 @@ LINES: Mapping[str, tuple[str, Meaning]] = {
                 "max_num_tokens": 5000,
                 "max_batch_size": 10,
                 "gpu_memory_utilization": 0.9,
+                "tensor_parallel_size": 1,
+                "enable_expert_parallel": True,
             },
         ),
     ),
@@ -133,9 +135,12 @@ LINES: Mapping[str, tuple[str, Meaning]] = {
     "TensorRT-LLM's": (
         "m --tp_size 1 --pp_size 1 --ep_size 1 --max_beam_width 1 --max_seq_len 64 "
         "--enable_chunked_prefill --backend-options {}",
-        (None, {"max_seq_len": 64}),
+        (None, {"max_seq_len": 64, "tensor_parallel_size": 1}),
     ),
-    "short ones, in any place": ("-tp 1 --disable-custom-all-reduce m --swap-space 0", (None, {})),
+    "short ones, in any place": (
+        "-tp 2 --disable-custom-all-reduce m --swap-space 0",
+        (None, {"tensor_parallel_size": 2}),
+    ),
 }  # fmt: skip
 
 
@@ -157,7 +162,7 @@ CALLS: Mapping[str, tuple[Mapping[str, Any], Meaning]] = {
                 "method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4,
             },
         },
-        (NGramDecodingConfig(max_draft_len=5, prompt_lookup_max=4), {}),
+        (NGramDecodingConfig(max_draft_len=5, prompt_lookup_max=4), {"tensor_parallel_size": 1}),
     ),
     "EAGLE": (
         {
@@ -171,7 +176,10 @@ CALLS: Mapping[str, tuple[Mapping[str, Any], Meaning]] = {
                 "num_speculative_tokens": 2,
             },
         },
-        (eagle(EagleDecodingConfig, 2, 1, 3), {"enforce_eager": True, "max_batch_size": 1}),
+        (
+            eagle(EagleDecodingConfig, 2, 1, 3),
+            {"enforce_eager": True, "max_batch_size": 1, "tensor_parallel_size": 1},
+        ),
     ),
     "suffix decoding": (
         {
@@ -229,8 +237,8 @@ def test_hidden_states_to_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("m --tensor-parallel-size 16", "`tensor_parallel_size`=16 is refused: .*one device"),
-        ("m -tp=4", "`tensor_parallel_size`=4 is refused"),
+        ("m --data-parallel-size 16", "`data_parallel_size`=16 is refused: .*by tensor_parallel"),
+        ("m -pp=4", "`pipeline_parallel_size`=4 is refused"),
         ("m --quantization ascend", "`quantization`='ascend' is refused: write weight_dtype"),
         ("m --trust-remote-code", "`trust_remote_code`=True is refused: no code"),
         ("m --swap-space 4", "`swap_space`=4 is refused"),
@@ -291,7 +299,7 @@ def test_a_builders_line_with_sglangs_speculation() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--tp_size 2", "`tp_size`=2 is refused: .*one device"),
+        ("--pp_size 2", "`pp_size`=2 is refused: .*by tensor_parallel_size alone"),
         ("--max_beam_width 4", "`max_beam_width`=4 is refused: beam search"),
         ("--gather_context_logits", "--gather_context_logits=True is refused: logits"),
         ("--max_input_len 100", "`max_seq_len` bounds prompt and output"),

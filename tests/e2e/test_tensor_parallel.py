@@ -32,6 +32,8 @@ from .near_ties import assert_same_but_for_ties
 RUNS = (GREEDY_24, SAMPLED_24)
 UNSPLIT = {"olmo2", "olmo3"}
 """Families with a norm over all heads."""
+LENGTH = {"max_seq_len": 128}
+"""Also of models that are longer only by longrope."""
 
 
 def split(folder: Path, speculation: Any = None, ranks: int = 2, **options: Any) -> LLM:
@@ -45,7 +47,7 @@ def texts(llm: LLM) -> list[list[list[int]]]:
 
 def assert_texts(models: TinyModels, case: str, found: list[list[list[int]]]) -> None:
     """They are those of one process, but for near ties."""
-    with open_llm(models.folder(case)) as llm:
+    with open_llm(models.folder(case), **LENGTH) as llm:
         expected = texts(llm)
     model = models.hf(case)
     assert_same_but_for_ties(model, PROMPTS, found[0], expected[0], GREEDY_24)
@@ -103,7 +105,7 @@ def test_every_method_in_every_way(
 def test_every_family(tmp_path: Path, family: str) -> None:
     models = TinyModels(tmp_path)
     models.hf = cache(family_model)
-    with split(models.folder(family), ngram(4)) as llm:
+    with split(models.folder(family), ngram(4), **LENGTH) as llm:
         assert_texts(models, family, texts(llm))
 
 

@@ -11,6 +11,7 @@ import torch
 
 import trtspec
 from trtspec import KvCacheConfig, SamplingParams
+from trtspec.config.build_config import BuildConfig
 from trtspec.config.kv import DEFAULT_FREE_MEMORY_FRACTION
 from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError, RequestError
@@ -44,12 +45,12 @@ def test_every_alias_means_a_field_and_nothing_is_both() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"tensor_parallel_size": 1, "distributed_executor_backend": "mp", "enforce_eager": True},
+        {"distributed_executor_backend": "uni", "enforce_eager": True, "pipeline_parallel_size": 1},
         {"swap_space": 0, "cpu_offload_gb": 0, "disable_custom_all_reduce": True},
         {"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}},
-        {"tp_size": 1, "disable_radix_cache": False, "enable_torch_compile": True},
+        {"ep_size": 1, "disable_radix_cache": False, "enable_torch_compile": True},
         {"max_beam_width": 1, "enable_chunked_prefill": True, "torch_compile_max_bs": 2},
-        {"enable_expert_parallel": True, "trust_remote_code": False, "enable_lora": False},
+        {"distributed_executor_backend": "mp", "trust_remote_code": False, "enable_lora": False},
         {"dtype": torch.float32, "device": torch.device("cpu"), "enable_iter_perf_stats": True},
     ],
 )
@@ -68,13 +69,14 @@ def test_what_is_done_anyway(options: dict[str, Any]) -> None:
         ({"swap_space": 4}, "`swap_space`=4 is refused: .* computed again"),
         ({"enable_lora": True}, "`enable_lora`=True is refused: adapters"),
         ({"lora_config": {"rank": 8}}, "`lora_config`=.* is refused: adapters"),
-        ({"distributed_executor_backend": "ray"}, "one device"),
+        ({"distributed_executor_backend": "ray"}, "ranks are processes of this host"),
+        ({"distributed_executor_backend": "uni", "tp": 2}, "ranks are processes of this host"),
         ({"compilation_config": {"cudagraph_mode": "NONE"}}, "enforce_eager=True"),
         ({"compilation_config": {"cudagraph_capture_sizes": [5]}}, "batch_sizes"),
         ({"compilation_config": 3}, "ahead of time"),
         ({"cudagraph_capture_sizes": [5, 10]}, "batch_sizes.*in requests"),
         ({"max_beam_width": 2}, "`max_beam_width`=2 is refused: beam search"),
-        ({"tp_size": 2}, "`tp_size`=2 is refused: .*one device"),
+        ({"pp_size": 2}, "`pp_size`=2 is refused: .*by tensor_parallel_size alone"),
         ({"disable_radix_cache": True}, "enable_block_reuse"),
         ({"attention_backend": "flashinfer"}, "one attention op"),
         ({"max_total_tokens": 20480}, "'max_tokens'"),
@@ -93,6 +95,13 @@ def test_what_is_done_anyway(options: dict[str, Any]) -> None:
 def test_what_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         LLMConfig(**options).build_config()
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "tp_size", "tp"])
+def test_ranks(name: str) -> None:
+    options = {name: 2, "distributed_executor_backend": "mp", "enable_expert_parallel": True}
+    asked = LLMConfig(**options).build_config()
+    assert asked == BuildConfig(tensor_parallel_size=2, enable_expert_parallel=True)
 
 
 def test_a_part_of_all_memory() -> None:

@@ -197,7 +197,7 @@ SUFFIX = {"method": "suffix"}
         ({**DRAFT, "topk": -1}, "topk=-1 must be between 1"),
         ({**DRAFT, "num_draft_tokens": -1}, "num_draft_tokens=-1 counts the root"),
         ({**DRAFT, "tensor_parallel_size": 1}, "pass `draft_tensor_parallel_size` instead"),
-        ({**DRAFT, "draft_tensor_parallel_size": 2}, "one device"),
+        ({**DRAFT, "draft_tensor_parallel_size": 2}, "on the first rank alone"),
         ({**DRAFT, "use_heterogeneous_vocab": True}, "one vocabulary"),
         ({**DRAFT, "rejection_sample_method": "block"}, "lossless"),
         ({**DRAFT, "use_rejection_sampling": True}, "lossless"),

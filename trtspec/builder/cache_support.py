@@ -49,21 +49,6 @@ def require_target_caches(
         )
 
 
-def require_ranks(build: BuildConfig) -> None:
-    """ConfigError where a target is not split over ranks: on a GPU, or in graphs without ops."""
-    asked = f"tensor_parallel_size {build.tensor_parallel_size}"
-    if build.device != "cpu":
-        raise ConfigError(
-            f"{asked}: in this version ranks are processes of a CPU's host, and the device is "
-            f"{build.device!r}; leave it out, or build for a CPU (device 'cpu')"
-        )
-    if not backend_named(build.backend).runs_ops:
-        raise ConfigError(
-            f"{asked}: ranks meet in ops, and graphs of backend {build.backend!r} call none; "
-            "choose another, such as the default one"
-        )
-
-
 def refuse_draft_states(decoder: ModelConfig, speculative: TreeDecodingConfig) -> None:
     """ConfigError for a draft whose layers keep states: a rollout has no place for them."""
     if keeps_states(decoder):

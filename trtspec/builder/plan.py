@@ -17,7 +17,6 @@ from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.cache_support import (
     refuse_draft_states,
     require_eight_bits,
-    require_ranks,
     require_states,
     require_target_caches,
 )
@@ -34,6 +33,7 @@ from trtspec.builder.pair import (
     require_passes,
     whole_fingerprint,
 )
+from trtspec.builder.ranks import rank_lines, split
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, code_in, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
@@ -194,9 +194,9 @@ def plan_build(
         require_eight_bits(build)
         target = target.with_caches(EIGHT_BITS)
     require_states(target, build)
-    if build.tensor_parallel_size > 1:
-        require_ranks(build)
-        target = target.sharded(build.tensor_parallel_size, build.enable_expert_parallel)
+    whole, target = target, split(target, build)
+    if target is not whole:
+        reasons += rank_lines(whole, target, build)
     options = options_of(backend, build.backend_options)
     environment = backend.environment_to_build(build.device, options)
     options, why = backend.complete(options)

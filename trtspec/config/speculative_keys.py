@@ -41,7 +41,7 @@ FIXED_LENGTH = (
     "the draft length is fixed when the engine is built; adaptive=True verifies fewer drafts, or "
     "none, where that is faster"
 )
-ONE_DEVICE = "an engine runs on one device; leave it out or give 1"
+ONE_RANK = "a draft runs on the first rank alone; leave it out or give 1"
 OWN_WEIGHTS = (
     "leave it out: a quantised checkpoint says itself how, and in how many bits a draft with a "
     "network keeps its weights is said by "
@@ -86,7 +86,7 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     ),
     **dict.fromkeys(
         ("draft_tensor_parallel_size", "speculative_draft_tensor_parallel_size"),
-        Foreign(ONE_DEVICE, (None, 1)),
+        Foreign(ONE_RANK, (None, 1)),
     ),
     # Both say how vLLM runs a draft: nothing here is padded, and there is one way to run.
     "enforce_eager": Foreign("it must be true or false", any_bool),
@@ -98,7 +98,7 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
         "leave it out here"
     ),
     "use_heterogeneous_vocab": Foreign("draft and target must share one vocabulary"),
-    "use_local_argmax_reduction": Foreign(ONE_DEVICE),
+    "use_local_argmax_reduction": Foreign(ONE_RANK),
     **dict.fromkeys(
         (
             *("quantization", "speculative_model_quantization"),

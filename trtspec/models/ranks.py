@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.model import ModelConfig
 from trtspec.formats.stored import read_tensor
 from trtspec.ops.collectives import all_gather, all_reduce
 
@@ -14,6 +16,23 @@ GROUP = "ranks.group"
 """The name in the ``state_dict`` of a network of what a process puts in when it opens it."""
 FIRST_ROW = "first_row"
 """The name in a rank's tensors of the token that its first row of the embedding belongs to."""
+
+
+class Exchange(NamedTuple):
+    """What the ranks of a network exchange in a call: ``sums`` of ``row_bytes`` a row, and behind
+    these ``logits_bytes`` of each row whose logits are wanted."""
+
+    sums: int
+    row_bytes: int
+    logits_bytes: int
+
+
+def exchanged(config: ModelConfig, dtype: torch.dtype) -> Exchange:
+    """That of a network of ``dtype``: one sum for the embeddings and two for a layer, or one where
+    its parts are parallel."""
+    sums = sum(1 if layer.parallel else 2 for layer in config.layers)
+    logits = config.draft_vocab_size * torch.float32.itemsize
+    return Exchange(1 + sums, config.hidden_size * dtype.itemsize, logits)
 
 
 class Ranks(nn.Module):

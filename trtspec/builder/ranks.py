@@ -1,0 +1,58 @@
+"""Targets that are split over ranks: where they run, and what each rank has and exchanges."""
+
+from __future__ import annotations
+
+import torch
+
+from trtspec.backends.registry import backend_named
+from trtspec.config.build_config import BuildConfig
+from trtspec.config.model import ModelConfig
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
+from trtspec.engine.weight_formats import target_formats
+from trtspec.errors import ConfigError
+from trtspec.models.ranks import exchanged
+
+_GIB, _KIB = 1 << 30, 1 << 10
+
+
+def split(target: ModelConfig, build: BuildConfig) -> ModelConfig:
+    """What a rank has of a target.
+
+    Raises:
+        ConfigError: targets are not split there, on a GPU or in graphs without ops; or see
+            `ModelConfig.sharded`.
+    """
+    ranks = build.tensor_parallel_size
+    if ranks == 1:
+        return target
+    asked = f"tensor_parallel_size {ranks}"
+    if build.device != "cpu":
+        raise ConfigError(
+            f"{asked}: in this version ranks are processes of a CPU's host, and the device is "
+            f"{build.device!r}; leave it out, or build for a CPU (device 'cpu')"
+        )
+    if not backend_named(build.backend).runs_ops:
+        raise ConfigError(
+            f"{asked}: ranks meet in ops, and graphs of backend {build.backend!r} call none; "
+            "choose another, such as the default one"
+        )
+    return target.sharded(ranks, build.enable_expert_parallel)
+
+
+def rank_lines(whole: ModelConfig, own: ModelConfig, build: BuildConfig) -> list[str]:
+    """What each rank has of the ``whole`` target, and what a step exchanges, in words."""
+
+    def told(of_whole: float, of_own: float, unit: str) -> str:
+        again = own.ranks * of_own - of_whole
+        at_several = f" ({again:.3f} of {own.ranks * of_own:.3f} are at several)"
+        return f"{of_own:.3f} {unit}{at_several if again > 0 else ''}"
+
+    weights = (weight_bytes(m, target_formats(m, build), build) / _GIB for m in (whole, own))
+    kv = (kv_bytes_per_token(m, build.dtype) / _KIB for m in (whole, own))
+    made = exchanged(own, getattr(torch, build.dtype))
+    return [
+        f"each of {own.ranks} ranks has {told(*weights, 'GiB')} of weights and "
+        f"{told(*kv, 'KiB')} of K/V a token; drafts are at the first",
+        f"a step exchanges {made.sums} sums of {made.row_bytes / _KIB:.1f} KiB a row, and "
+        f"{made.logits_bytes / _KIB:.1f} KiB of logits for each row that is sampled",
+    ]
