@@ -25,8 +25,9 @@ namespace trtspec::cuda {
 // -- attention --------------------------------------------------------------------------------
 
 // The contract of trtspec::paged_tree_attention, for head sizes up to 256, without sinks; caches of
-// 8 bits have the CPU's bits, and are read as they are. `params` itself lies on the host. Tensor cores serve bf16 and f16 with head sizes that are a multiple of 8 up to 128, if
-// a request has more than a few (row, head)s on average; scores and sums are float either way.
+// 8 bits have the CPU's bits, and are read as they are. `params` itself lies on the host. Tensor
+// cores serve bf16 and f16 with head sizes that are a multiple of 8 up to 128, if a request has
+// more than a few (row, head)s on average; scores and sums are float either way.
 //
 // The CPU's promise about bits is weaker here: a row's result depends on the query, the keys it
 // sees and the sizes of the call (which decide how keys are divided among blocks), and two layouts

@@ -322,8 +322,7 @@ void run_units(const AttentionParams& p, const Plan& plan, const AttentionScratc
   const auto* units = plan.units.data();
   const auto count = static_cast<std::int64_t>(plan.units.size());
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-  const bool in_pairs =
-      p.dtype == DType::bf16 && p.head_dim % 32 == 0 && p.k_scale == nullptr;
+  const bool in_pairs = p.dtype == DType::bf16 && p.head_dim % (p.k_scale != nullptr ? 64 : 32) == 0;
   if (in_pairs && active_isa() >= Isa::amx) {
     return amx::attention_amx(p, rows, units, count, layout, parts, scratch, threads);
   }

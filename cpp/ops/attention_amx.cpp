@@ -7,8 +7,8 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
-// A score is one chain over the pairs, scaled at its end. Of heads in multiples of 32 elements.
-class TileKeys : public KeyPairs {
+template <class Cached>
+class TileKeys : public KeyPairs<Cached> {
  public:
   void multiply(std::int64_t heads, std::int64_t columns, std::int64_t dim, float scale,
                 const float* queries, std::int64_t wide, const float* keys, float* scores,
@@ -19,7 +19,7 @@ class TileKeys : public KeyPairs {
                      reinterpret_cast<const bf16*>(keys), scores + first * kPanel, true,
                      [&] { ahead.step(); });
     });
-    scale_scores(heads, columns, scale, scores);
+    KeyPairs<Cached>::scale_scores(heads, columns, scale, scores);
   }
 
  private:
@@ -32,8 +32,13 @@ void attention_amx(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,
                    const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
                    int threads) {
-  run_units<bf16, bf16, TileKeys>(params, rows, units, num_units, layout, parts, scratch,
-                                  threads);
+  const auto all = [&](auto cached) {
+    using Cached = decltype(cached);
+    run_units<bf16, Cached, TileKeys<Cached>>(params, rows, units, num_units, layout, parts,
+                                              scratch, threads);
+  };
+  if (params.k_scale != nullptr) return all(std::int8_t{});
+  all(bf16{});
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

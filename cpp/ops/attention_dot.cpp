@@ -8,7 +8,8 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
-struct DotKeys : KeyPairs {
+template <class Cached>
+struct DotKeys : KeyPairs<Cached> {
   static void multiply(std::int64_t heads, std::int64_t columns, std::int64_t dim, float scale,
                        const float* queries, std::int64_t wide, const float* keys, float* scores,
                        RowsAhead& ahead) {
@@ -18,7 +19,7 @@ struct DotKeys : KeyPairs {
       case 3: multiply<3>(heads, dim, queries, wide, keys, scores, ahead); break;
       default: multiply<4>(heads, dim, queries, wide, keys, scores, ahead);
     }
-    scale_scores(heads, columns, scale, scores);
+    KeyPairs<Cached>::scale_scores(heads, columns, scale, scores);
   }
 
  private:
@@ -40,7 +41,13 @@ void attention_dot(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,
                    const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
                    int threads) {
-  run_units<bf16, bf16, DotKeys>(params, rows, units, num_units, layout, parts, scratch, threads);
+  const auto all = [&](auto cached) {
+    using Cached = decltype(cached);
+    run_units<bf16, Cached, DotKeys<Cached>>(params, rows, units, num_units, layout, parts,
+                                             scratch, threads);
+  };
+  if (params.k_scale != nullptr) return all(std::int8_t{});
+  all(bf16{});
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

@@ -90,8 +90,8 @@ TRTSPEC_DECLARE_KERNEL(void, attention_write_kernel, (const AttentionParams& par
 TRTSPEC_DECLARE_KERNEL(void, attention_join_kernel,
                        (const AttentionParams& params, const AttentionParts& parts))
 
-// The same of bfloat16 by the processor's own dot product, for a head_dim in multiples of 32. Only
-// where active_isa() is avx512_bf16 or better.
+// The same of bfloat16 by the processor's own dot product, for heads in multiples of 64 bytes of the
+// caches. Only where active_isa() is avx512_bf16 or better.
 namespace avx512_bf16 {
 void attention_dot(const AttentionParams& params, const AttentionRow* rows,
                    const AttentionUnit* units, std::int64_t num_units,

@@ -11,21 +11,40 @@ namespace trtspec::TRTSPEC_ISA_NS {
 
 static_assert(kKeyTile == kPanel, "a tile of keys is multiplied as a panel of weights");
 
+// What travelled as one element of 32 bits, as rows of pairs; returns what is behind them.
+TRTSPEC_INLINE float* store_pairs(VU pairs, bf16, float* to) {
+  store(to, (VF)pairs);
+  return to + kKeyTile;
+}
+
+// Of 8 bits, which a bfloat16 has exactly: the upper halves of floats.
+TRTSPEC_INLINE float* store_pairs(VU four, std::int8_t, float* to) {
+  const auto element = [&](int i) {
+    return (VU)__builtin_convertvector((VI)(four << (24 - 8 * i)) >> 24, VF);
+  };
+  for (int pair = 0; pair < 2; ++pair, to += kKeyTile) {
+    store(to, (VF)(element(2 * pair) >> 16 | (element(2 * pair + 1) & 0xffff0000u)));
+  }
+  return to;
+}
+
 // keys[d / 2][i]: elements d and d + 1 of the tile's i-th key. A score is one chain over the pairs,
-// scaled at its end. Of heads in multiples of 32 elements.
+// scaled at its end. Cached: bfloat16, or 8 bits without their scales. Of heads in multiples of 64
+// bytes.
+template <class Cached>
 struct KeyPairs {
   static void load_query(const bf16* q, std::int64_t dim, float, float* to) {
     __builtin_memcpy(to, q, std::size_t(dim) * sizeof(bf16));
   }
 
-  static void load_keys(const bf16* const* rows, std::int64_t dim, float* keys,
+  static void load_keys(const Cached* const* rows, std::int64_t dim, float* keys,
                         RowsAhead& ahead) {
-    for (std::int64_t d = 0; d < dim; d += 2 * kLanes, keys += kLanes * kKeyTile) {
+    for (std::int64_t d = 0; d < dim; d += 4 * kLanes / std::int64_t(sizeof(Cached))) {
       VU square[kLanes];
       load_square(rows, d, square);
       for (int i = 0; i < kLanes; ++i) ahead.step();
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) store(keys + i * kKeyTile, (VF)square[i]);
+      for (int i = 0; i < kLanes; ++i) keys = store_pairs(square[i], Cached{}, keys);
     }
   }
 

@@ -16,19 +16,49 @@ using trtspec::bf16;
 
 constexpr std::int64_t kHeads = 4, kKvHeads = 2, kGroup = kHeads / kKvHeads, kBlockSize = 16;
 
+// Rows of `dim` elements as bfloat16 or, if there are scales, 8 bits times that of the row.
+struct Cache {
+  std::int64_t dim;
+  std::vector<bf16> whole;
+  std::vector<std::int8_t> eight;
+  std::vector<float> scales;
+
+  Cache(std::int64_t rows, std::int64_t dim, std::size_t seed, bool is_scaled) : dim(dim) {
+    for (std::int64_t i = 0; i < rows * dim; ++i) {
+      const float x = value(std::size_t(i) + seed);
+      whole.push_back(rounded(x));
+      eight.push_back(std::int8_t(std::lrint(100 * x)));
+    }
+    for (std::int64_t i = 0; is_scaled && i < rows; ++i) scales.push_back(0.01f + 1e-4f * float(i % 7));
+  }
+
+  void* data() const {
+    return const_cast<void*>(scales.empty() ? static_cast<const void*>(whole.data()) : eight.data());
+  }
+
+  float* scale_data() const { return scales.empty() ? nullptr : const_cast<float*>(scales.data()); }
+
+  double operator[](std::int64_t i) const {
+    if (scales.empty()) return wide(whole[std::size_t(i)]);
+    return double(eight[std::size_t(i)]) * scales[std::size_t(i / dim)];
+  }
+};
+
 // A request whose rows are causal, behind `context` committed tokens.
 struct Request {
   std::int64_t rows, context, dim;
-  std::vector<bf16> queries, keys, values;
+  std::vector<bf16> queries;
+  Cache keys, values;
 
-  Request(std::int64_t rows, std::int64_t context, std::int64_t dim)
-      : rows(rows), context(context), dim(dim) {
-    const auto fill = [](std::vector<bf16>& all, std::int64_t count, std::size_t seed) {
-      for (std::int64_t i = 0; i < count; ++i) all.push_back(rounded(value(std::size_t(i) + seed)));
-    };
-    fill(queries, rows * kHeads * dim, 3);
-    fill(keys, blocks() * kBlockSize * kKvHeads * dim, 70);
-    fill(values, blocks() * kBlockSize * kKvHeads * dim, 900);
+  Request(std::int64_t rows, std::int64_t context, std::int64_t dim, bool is_scaled = false)
+      : rows(rows),
+        context(context),
+        dim(dim),
+        keys(blocks() * kBlockSize * kKvHeads, dim, 70, is_scaled),
+        values(blocks() * kBlockSize * kKvHeads, dim, 900, is_scaled) {
+    for (std::int64_t i = 0; i < rows * kHeads * dim; ++i) {
+      queries.push_back(rounded(value(std::size_t(i) + 3)));
+    }
   }
 
   std::int64_t blocks() const { return (context + rows + kBlockSize - 1) / kBlockSize; }
@@ -45,8 +75,10 @@ struct Request {
     trtspec::AttentionParams params{};
     params.q = queries.data();
     params.q_stride = kHeads * dim;
-    params.k_cache = const_cast<bf16*>(keys.data());
-    params.v_cache = const_cast<bf16*>(values.data());
+    params.k_cache = keys.data();
+    params.v_cache = values.data();
+    params.k_scale = keys.scale_data();
+    params.v_scale = values.scale_data();
     params.out = out.data();
     params.dtype = trtspec::DType::bf16;
     params.rows = rows;
@@ -83,12 +115,11 @@ struct Request {
       const std::int64_t key = (i * kKvHeads + head / kGroup) * dim;
       double score = 0;
       for (std::int64_t e = 0; e < dim; ++e) {
-        score += wide(queries[std::size_t((row * kHeads + head) * dim + e)]) *
-                 wide(keys[std::size_t(key + e)]);
+        score += wide(queries[std::size_t((row * kHeads + head) * dim + e)]) * keys[key + e];
       }
       const double weight = std::exp(score * scale());
       total += weight;
-      sum += weight * wide(values[std::size_t(key + d)]);
+      sum += weight * values[key + d];
     }
     return sum / total;
   }
@@ -120,5 +151,7 @@ int main() {
   check_request(Request(8, 56, 64));
   check_request(Request(12, 130, 32));
   check_request(Request(17, 67, 128));
+  check_request(Request(3, 20, 64, true));
+  check_request(Request(17, 67, 128, true));
   return check_result();
 }

@@ -55,20 +55,20 @@ __device__ inline void copy_keys(const AttentionParams& p, const std::int8_t* ca
                                  T* tile, float* scales) {
   constexpr int kChunks = kDim / 8;
   const int dim = static_cast<int>(p.head_dim);
-#pragma unroll 4
+#pragma unroll 2
   for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kTensorThreads) {
     const int key = i / kChunks;
     const int d = i % kChunks * 8;
     const std::int64_t head = slots[key] * p.kv_heads + kv_head;
     const bool is_there = slots[key] >= 0;
-    uint2 codes{0, 0};
-    if (is_there && d < dim) codes = *reinterpret_cast<const uint2*>(cache + head * dim + d);
+    uint2 bytes{0, 0};
+    if (is_there && d < dim) bytes = *reinterpret_cast<const uint2*>(cache + head * dim + d);
     const auto pair = [](unsigned bits, int shift) {
       return pack<T>(static_cast<float>(static_cast<std::int8_t>(bits >> shift & 255)),
                      static_cast<float>(static_cast<std::int8_t>(bits >> (shift + 8) & 255)));
     };
     *reinterpret_cast<uint4*>(tile + key * (kDim + 8) + d) = {
-        pair(codes.x, 0), pair(codes.x, 16), pair(codes.y, 0), pair(codes.y, 16)};
+        pair(bytes.x, 0), pair(bytes.x, 16), pair(bytes.y, 0), pair(bytes.y, 16)};
     if (d == 0) scales[key] = is_there ? cache_scales[head] : 0.0f;
   }
 }

@@ -110,8 +110,8 @@ class Case {
             .q_stride = stride,
             .k_stride = stride,
             .v_stride = stride,
-            .k_cache = sizes_.scaled ? k_codes_.data() : k_cache_.data(),
-            .v_cache = sizes_.scaled ? v_codes_.data() : v_cache_.data(),
+            .k_cache = sizes_.scaled ? k_bytes_.data() : k_cache_.data(),
+            .v_cache = sizes_.scaled ? v_bytes_.data() : v_cache_.data(),
             .out = out_.data(),
             .dtype = sizes_.dtype,
             .rows = rows_,
@@ -138,7 +138,7 @@ class Case {
   }
   bool has_caches_of(const Case& other) const {
     return k_cache_ == other.k_cache_ && v_cache_ == other.v_cache_ && k_scale_ == other.k_scale_ &&
-           v_scale_ == other.v_scale_ && k_codes_ == other.k_codes_ && v_codes_ == other.v_codes_;
+           v_scale_ == other.v_scale_ && k_bytes_ == other.k_bytes_ && v_bytes_ == other.v_bytes_;
   }
   const Buffer& out() const { return out_; }
 
@@ -174,9 +174,9 @@ class Case {
     const std::size_t row = std::size_t(sizes_.kv_heads * sizes_.head_dim);
     k_cache_ = Buffer(sizes_.dtype, std::size_t(num_blocks_ * sizes_.block_size) * row);
     v_cache_ = k_cache_;
-    k_codes_.assign(sizes_.scaled ? k_cache_.size() : 0, 0);
-    v_codes_ = k_codes_;
-    k_scale_ = Buffer(DType::f32, k_codes_.size() / std::size_t(sizes_.head_dim));
+    k_bytes_.assign(sizes_.scaled ? k_cache_.size() : 0, 0);
+    v_bytes_ = k_bytes_;
+    k_scale_ = Buffer(DType::f32, k_bytes_.size() / std::size_t(sizes_.head_dim));
     v_scale_ = k_scale_;
     tables_.assign(std::size_t(requests * width_), -1);
     starts_ = {0};
@@ -233,8 +233,8 @@ class Case {
     }
     if (!sizes_.scaled) return;
     for (std::size_t i = 0; i < row; ++i) {
-      k_codes_[at * row + i] = std::int8_t(below(255) - 127);
-      v_codes_[at * row + i] = std::int8_t(below(255) - 127);
+      k_bytes_[at * row + i] = std::int8_t(below(255) - 127);
+      v_bytes_[at * row + i] = std::int8_t(below(255) - 127);
     }
     const std::size_t heads = std::size_t(sizes_.kv_heads);
     for (std::size_t h = 0; h < heads; ++h) {
@@ -248,7 +248,7 @@ class Case {
   std::int64_t rows_, num_blocks_ = 0, width_ = 0, words_ = 1;
   Buffer q_, out_, k_cache_, v_cache_;
   Buffer k_scale_{DType::f32, 0}, v_scale_{DType::f32, 0};
-  std::vector<std::int8_t> k_codes_, v_codes_;
+  std::vector<std::int8_t> k_bytes_, v_bytes_;
   std::vector<std::int64_t> positions_, slots_, mask_;
   std::vector<std::int32_t> tables_, starts_, contexts_;
   std::vector<char> trees_;
