@@ -17,13 +17,14 @@
 #include "gemm_block.hpp"
 #include "parallel.hpp"
 #include "rows_ahead.hpp"
+#include "tile_places.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
 
 // One (row, head) after the other, what is kept of it is at index
 // (kv head of the unit * rows + row) * group + head of the group.
 // Cached: what the caches hold, Value, or 8 bits times the scale of a token's head. A key's scale
-// multiplies its scores, a value's the value itself.
+// multiplies its scores, a value's the weights.
 template <class Value, class Cached, class Keys>
 class Unit {
   static constexpr bool kIsScaled = sizeof(Cached) == 1;
@@ -56,7 +57,7 @@ class Unit {
     load_queries();
     const std::int64_t first = first_tile(unit_);
     begin_pass(params_.k_cache);
-    find_rows(unit_, cache_, first, following_);
+    following_->find(params_, unit_, cache_, first);
     for (std::int64_t tile = first; tile < unit_.end; tile += kKeyTile) {
       enter_tile(tile);
       for (std::int64_t h = 0; h < unit_.kv_heads; ++h) {
@@ -144,9 +145,9 @@ class Unit {
       seen_ |= visible_[r];
     }
     count_ = seen_ == 0 ? 0 : 64 - __builtin_clzll(seen_);
-    const Cached** const found = following_;
-    following_ = cached_;
-    cached_ = found;
+    TilePlaces<Cached>* const found = following_;
+    following_ = places_;
+    places_ = found;
     look_ahead(tile);
   }
 
@@ -161,8 +162,8 @@ class Unit {
       cache = heads_of(is_keys_ ? params_.v_cache : params_.k_cache, *unit);
       next = first_tile(*unit);
     }
-    const std::int64_t count = find_rows(*unit, cache, next, following_);
-    const auto* const row = reinterpret_cast<const char* const*>(following_);
+    const std::int64_t count = following_->find(params_, *unit, cache, next);
+    const auto* const row = reinterpret_cast<const char* const*>(following_->rows);
     const std::int64_t bytes = unit->kv_heads * dim_ * std::int64_t(sizeof(Cached));
     ahead_ = {row, row + (count > 0 ? count - 1 : 0), row[0], row[0] + bytes, bytes};
   }
@@ -171,31 +172,12 @@ class Unit {
     for (std::int64_t r = 0; r < unit_.rows; ++r) next_[r] += __builtin_popcountll(visible_[r]);
   }
 
-  // Addresses of the cache rows of a tile of the unit, null where the block table has no block;
-  // returns how many.
-  std::int64_t find_rows(const AttentionUnit& unit, const Cached* cache, std::int64_t tile,
-                         const Cached** rows) const {
-    const std::int64_t count = least(unit.end - tile, kKeyTile);
-    const std::int32_t* table = params_.block_tables + unit.request * params_.table_width;
-    std::int64_t block = tile / params_.block_size;
-    std::int64_t offset = tile % params_.block_size;
-    for (std::int64_t i = 0; i < count; ++block, offset = 0) {
-      const std::int64_t end = least(i + params_.block_size - offset, count);
-      const bool exists = table[block] >= 0 && table[block] < params_.num_blocks;
-      const Cached* row = nullptr;
-      if (exists) row = cache + (table[block] * params_.block_size + offset) * row_size_;
-      const std::int64_t stride = exists ? row_size_ : 0;
-      for (; i < end; ++i, row += stride) rows[i] = row;
-    }
-    return count;
-  }
-
   void score_tile(std::int64_t h) {
     // Keys that nobody sees are not read: they may never have been written.
     const std::int64_t columns = (count_ + kLanes - 1) / kLanes * kLanes;
     const Cached* rows[kKeyTile];
     for (std::int64_t i = 0; i < columns; ++i) {
-      rows[i] = i < count_ && (seen_ >> i & 1) != 0 ? cached_[i] + h * dim_ : nullptr;
+      rows[i] = i < count_ && (seen_ >> i & 1) != 0 ? places_->rows[i] + h * dim_ : nullptr;
     }
     for (std::int64_t i = 0; i < columns; i += kLanes) {
       meet_.load_keys(rows + i, dim_, keys_ + i, ahead_);
@@ -207,7 +189,11 @@ class Unit {
     const std::int64_t first = h * heads_ + from * group_;
     meet_.multiply((to - from) * group_, columns, dim_, params_.scale, queries_ + first * wide_,
                    wide_, keys_, tile_scores_, ahead_);
-    if constexpr (kIsScaled) scale_scores((to - from) * group_, columns, h, rows);
+    float scales[kKeyTile];
+    if constexpr (kIsScaled) {
+      load_scales(params_.k_scale, h, scales);
+      multiply_rows((to - from) * group_, columns, scales, tile_scores_, kKeyTile);
+    }
     for (std::int64_t r = from; r < to; ++r) {
       std::int64_t at = next_[r];
       std::uint64_t left = visible_[r];
@@ -225,31 +211,30 @@ class Unit {
     }
   }
 
-  // The scale of a tile's i-th key, or value, of kv head h of the unit.
-  float scale_of(const float* scales, std::int64_t i, std::int64_t h) const {
-    const std::int64_t slot = (cached_[i] - cache_) / row_size_;
-    return scales[slot * params_.kv_heads + unit_.first_kv_head + h];
+  // The scales of a tile's keys, or values, of kv head h of the unit; 0 of those that nobody sees.
+  void load_scales(const float* from, std::int64_t h, float* scales) const {
+    for (std::int64_t i = 0; i < kKeyTile; ++i) {
+      const bool is_seen = (seen_ >> i & 1) != 0;
+      const std::int64_t slot = is_seen ? places_->slots[i] : 0;
+      scales[i] = is_seen ? from[slot * params_.kv_heads + unit_.first_kv_head + h] : 0;
+    }
   }
 
-  void scale_scores(std::int64_t heads, std::int64_t columns, std::int64_t h,
-                    const Cached* const* rows) {
-    float scales[kKeyTile];
-    for (std::int64_t c = 0; c < columns; ++c) {
-      scales[c] = rows[c] == nullptr ? 0 : scale_of(params_.k_scale, c, h);
-    }
-    for (std::int64_t i = 0; i < heads; ++i) {
-      float* const scores = tile_scores_ + i * kKeyTile;
-      for (std::int64_t c = 0; c < columns; c += kLanes) {
-        store(scores + c, load(scores + c) * load(scales + c));
-      }
+  // Scores or weights of neighbouring keys, of so many (row, head)s, times the scales.
+  static void multiply_rows(std::int64_t heads, std::int64_t keys, const float* scales, float* x,
+                            std::int64_t stride) {
+    for (std::int64_t i = 0; i < heads; ++i, x += stride) {
+      for (std::int64_t c = 0; c < keys; ++c) x[c] *= scales[c];
     }
   }
 
   void add_values(std::int64_t h) {
     // With few (row, head)s, values are used straight from the cache. With more they are converted
     // once, to a place where neighbouring keys do not fall into the same cache sets.
-    const bool direct = !kIsScaled && heads_ <= 2 * kRowBlock && dim_ % 16 == 0;
+    const bool direct = heads_ <= 2 * kRowBlock && dim_ % 16 == 0;
     if (!direct) load_values(h);
+    float scales[kKeyTile];
+    if constexpr (kIsScaled) load_scales(params_.v_scale, h, scales);
     const std::int64_t lines = (dim_ * std::int64_t(sizeof(Cached)) + 63) / 64;  // of a key's values
     for (std::int64_t r = 0; r < unit_.rows;) {
       std::int64_t end = r + 1;
@@ -257,7 +242,7 @@ class Unit {
       const std::int64_t first = h * heads_ + r * group_;
       const std::int64_t count = (end - r) * group_;
       float* sums = sums_ + first * wide_;
-      const float* weights = scores(first) + next_[r];
+      float* weights = scores(first) + next_[r];
       std::uint64_t left = visible_[r];
       std::int64_t position = unit_.begin + next_[r];
       const std::int64_t steps = gemm_steps(count, wide_);
@@ -268,14 +253,15 @@ class Unit {
         int length = int(least(run_length(left >> key), in_piece));
         begin_pieces(h, r, end, position);
         if (direct) length = neighbours(key, length);
+        if constexpr (kIsScaled) {
+          multiply_rows(count, length, scales + key, weights, score_stride_);
+        }
         const auto add = [&](const auto* values, std::int64_t stride) {
           gemm_block(count, wide_, length, weights, score_stride_, values, stride, sums, wide_,
                      false, ahead);
         };
-        if constexpr (kIsScaled) {
-          add(values_ + key * wide_, wide_);
-        } else if (direct) {
-          add(cached_[key] + h * dim_, row_size_);
+        if (direct) {
+          add(places_->rows[key] + h * dim_, row_size_);
         } else {
           add(values_ + key * wide_, wide_);
         }
@@ -292,20 +278,18 @@ class Unit {
   // How many of the `length` keys from the tile's `key` on lie one after the other in the cache.
   int neighbours(int key, int length) const {
     int n = 1;
-    while (n < length && cached_[key + n] == cached_[key] + n * row_size_) ++n;
+    while (n < length && places_->rows[key + n] == places_->rows[key] + n * row_size_) ++n;
     return n;
   }
 
   void load_values(std::int64_t h) {
     for (std::int64_t i = 0; i < count_; ++i) {
       if ((seen_ >> i & 1) == 0) continue;
-      const Cached* from = cached_[i] + h * dim_;
+      const Cached* from = places_->rows[i] + h * dim_;
       float* to = values_ + i * wide_;
-      float scale = 1;
-      if constexpr (kIsScaled) scale = scale_of(params_.v_scale, i, h);
       std::int64_t d = 0;
-      for (; d + kLanes <= dim_; d += kLanes) store(to + d, load(from + d) * scale);
-      for (; d < dim_; ++d) to[d] = to_float(from[d]) * scale;
+      for (; d + kLanes <= dim_; d += kLanes) store(to + d, load(from + d));
+      for (; d < dim_; ++d) to[d] = to_float(from[d]);
       for (; d < wide_; ++d) to[d] = 0;
     }
   }
@@ -373,9 +357,9 @@ class Unit {
   std::int64_t count_ = 0;               // keys of the tile up to the last seen one
   std::uint64_t visible_[kMaxUnitRows];  // keys of the tile that a row sees
   std::int64_t next_[kMaxUnitRows];      // index of a row's first score of the tile
-  const Cached* tiles_[2][kKeyTile] = {};
-  const Cached** cached_ = tiles_[0];     // rows of the tile in the cache
-  const Cached** following_ = tiles_[1];  // those of the next tile
+  TilePlaces<Cached> tiles_[2] = {};
+  TilePlaces<Cached>* places_ = tiles_;         // of the tile's rows
+  TilePlaces<Cached>* following_ = tiles_ + 1;  // of those of the next tile
   RowsAhead ahead_{};
 };
 
