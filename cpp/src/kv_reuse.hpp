@@ -19,11 +19,17 @@ inline std::uint64_t mixed(std::uint64_t hash, std::int64_t token) {
   return (hash ^ (hash >> 32) ^ std::uint64_t(token)) * 0xd6e8feb86659fd93u;
 }
 
+// Where the hash of what follows a prefix begins: far from the ids of tokens. From a small one a
+// token of that id would lead to 0, where further tokens of id 0 count for nothing.
+inline std::uint64_t begun(std::int64_t prefix) {
+  return 0x9e3779b97f4a7c15u * std::uint64_t(prefix + 1);
+}
+
 // Tokens behind a prefix that have no rows, and the identity of the prefix with them: that of the
 // prefix where there are none, else a hash, apart from the identities of blocks, which are positive.
 class Gap {
  public:
-  explicit Gap(std::int64_t prefix) : prefix_(prefix), hash_(std::uint64_t(prefix) + 1) {}
+  explicit Gap(std::int64_t prefix) : prefix_(prefix), hash_(begun(prefix)) {}
 
   void add(Tokens tokens) {
     for (const std::int64_t token : tokens) hash_ = mixed(hash_, token);
@@ -142,7 +148,7 @@ class ReuseTable {
   }
 
   static std::uint64_t hash_of(std::int64_t before, Tokens tokens) {
-    std::uint64_t hash = 0x9e3779b97f4a7c15u * std::uint64_t(before + 1);
+    std::uint64_t hash = begun(before);
     for (const std::int64_t token : tokens) hash = mixed(hash, token);
     return hash ^ (hash >> 32);
   }

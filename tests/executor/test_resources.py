@@ -133,6 +133,19 @@ def test_what_follows_absent_tokens_is_found_again() -> None:
     assert resources.draft_caches[0].absent(other) == 8
 
 
+def test_absent_texts_of_other_lengths_are_not_confused() -> None:
+    """Such as begin with token 1, of which the first hash was made, and go on with token 0."""
+    cache = KVCacheManager(8, 1, lookahead=1)
+    first, other = [1, 0, 5, 6, 7], [1, 0, 0, 5, 6, 7]
+    cache.begin_behind(0, first, 2)
+    assert cache.reserve(0, 2)
+    cache.commit(0, first, 2)
+    cache.begin_behind(1, first, 4)
+    assert (cache.committed(1), cache.absent(1)) == (2, 2)
+    cache.begin_behind(2, other, 5)
+    assert (cache.committed(2), cache.absent(2)) == (0, 5)
+
+
 @pytest.mark.parametrize("drafts", [(0, 8), (8, 0), (3, 7), (8, 8)])
 def test_a_draft_that_can_catch_up_begins_on_what_it_holds(drafts: tuple[int, int]) -> None:
     caches = [KVCacheManager(8, 4), KVCacheManager(8, 3)]
