@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from trtspec.executor.accepted_nodes import AcceptedNodes
 
 from trtspec import LLM, SamplingParams
 from trtspec.errors import ConfigError
-from trtspec.executor.accepted_nodes import AcceptedNodes
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.models.mixers.gated_delta import GatedDelta

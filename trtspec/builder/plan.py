@@ -254,8 +254,8 @@ def plan_build(
         drafts.append(draft)
         fingerprints[folder] = hash_files(found.content, digest)
         if draft.vocabulary is not None:
-            whole = at_hand.open(member.uncut()).content
-            fingerprints[whole_fingerprint(folder)] = hash_files(whole, digest)
+            uncut = at_hand.open(member.uncut()).content
+            fingerprints[whole_fingerprint(folder)] = hash_files(uncut, digest)
         reasons += [*because, *choice, *made_for]
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from trtspec.backends.registry import backend_named
@@ -42,7 +44,8 @@ def split(target: ModelConfig, build: BuildConfig) -> ModelConfig:
 def rank_lines(whole: ModelConfig, own: ModelConfig, build: BuildConfig) -> list[str]:
     """What each rank has of the ``whole`` target, and what a step exchanges, in words."""
 
-    def told(of_whole: float, of_own: float, unit: str) -> str:
+    def told(figures: Iterable[float], unit: str) -> str:
+        of_whole, of_own = figures
         again = own.ranks * of_own - of_whole
         at_several = f" ({again:.3f} of {own.ranks * of_own:.3f} are at several)"
         return f"{of_own:.3f} {unit}{at_several if again > 0 else ''}"
@@ -51,8 +54,8 @@ def rank_lines(whole: ModelConfig, own: ModelConfig, build: BuildConfig) -> list
     kv = (kv_bytes_per_token(m, build.dtype) / _KIB for m in (whole, own))
     made = exchanged(own, getattr(torch, build.dtype))
     return [
-        f"each of {own.ranks} ranks has {told(*weights, 'GiB')} of weights and "
-        f"{told(*kv, 'KiB')} of K/V a token; drafts are at the first",
+        f"each of {own.ranks} ranks has {told(weights, 'GiB')} of weights and "
+        f"{told(kv, 'KiB')} of K/V a token; drafts are at the first",
         f"a step exchanges {made.sums} sums of {made.row_bytes / _KIB:.1f} KiB a row, and "
         f"{made.logits_bytes / _KIB:.1f} KiB of logits for each row that is sampled",
     ]

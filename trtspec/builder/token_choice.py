@@ -32,8 +32,8 @@ class DraftCost:
     """Weights that a pass reads: of the target, of a draft's body, of a row of its head; and the
     passes of a draft of ``depth`` tokens."""
 
-    target: int
-    body: int
+    target: float
+    body: float
     row: int
     depth: int
 

@@ -135,8 +135,8 @@ def _is_head(read: Read) -> bool:
     return not isinstance(read, ExpertSet) and (read.is_head or not read.name)
 
 
-def _elements(reads: Iterable[Read]) -> int:
-    total = 0
+def _elements(reads: Iterable[Read]) -> float:
+    total = 0.0
     for read in reads:
         if isinstance(read, ExpertSet):
             total += read.top_k * _elements(read.matrices)

@@ -65,11 +65,11 @@ def gated_delta_reference(
     heads = state.shape[1]
     values = heads * state.shape[2] // key_dim
     keys = (qkv.shape[1] - values) // 2
-    q, k, v = qkv.to(wide).split([keys, keys, values], dim=1)
+    q, k, v = torch.split(qkv.to(wide), [keys, keys, values], dim=1)
     q, k = (_unit(x.unflatten(1, (-1, key_dim))) for x in (q, k))
     group = heads * key_dim // keys
     q, k = (x.repeat_interleave(group, 1) for x in (q * key_dim**-0.5, k))
-    v = v.unflatten(1, (heads, -1))
+    v = torch.unflatten(v, 1, (heads, -1))
     b, a = gates.to(wide).chunk(2, dim=1)
     beta = torch.sigmoid(b)
     decay = torch.exp(-a_log.to(wide).exp() * softplus(a + dt_bias.to(wide)))

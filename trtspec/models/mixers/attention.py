@@ -101,7 +101,7 @@ class Attention(nn.Module):
         counts += [self.num_kv_heads] * (len(self.parts) - 1)
         q, *kv = torch.split(heads, counts, dim=1)
         if self.gated:  # a head's gate lies behind its query
-            q, gate = q.unflatten(1, (-1, 2)).unbind(2)
+            q, gate = torch.unflatten(q, 1, (-1, 2)).unbind(2)
             attended = self._attend(q, kv, rows, rotation, cache)
             # Written out: see `trtspec.ops.linear.swiglu`.
             attended = (attended / (1 + torch.exp(-gate.float()))).to(x.dtype)

@@ -70,7 +70,7 @@ class GatedDelta(nn.Module):
         if kept is not None:
             read, z = read[kept], z[kept]
             residual = None if residual is None else residual[kept]
-        normed = self.norm(read.unflatten(1, (-1, self.spec.value_dim))).flatten(1)
+        normed = self.norm(torch.unflatten(read, 1, (-1, self.spec.value_dim))).flatten(1)
         out: Tensor = self.out(torch.cat([z, normed], dim=1), gated=True, residual=residual)
         return out
 
