@@ -16,9 +16,10 @@ using Ints = std::vector<int64_t>;
 // The owner and the address.
 std::tuple<c10::intrusive_ptr<SequenceHolder>, int64_t> make(int64_t id, const Ints& tokens,
                                                              int64_t num_prompt_tokens,
-                                                             int64_t max_output_tokens) {
+                                                             int64_t max_output_tokens,
+                                                             int64_t max_draft_len) {
   auto owner = c10::make_intrusive<SequenceHolder>(
-      Sequence{id, tokens, num_prompt_tokens, max_output_tokens});
+      Sequence{id, tokens, num_prompt_tokens, max_output_tokens, max_draft_len});
   const auto address = reinterpret_cast<int64_t>(&owner->sequence);
   return {std::move(owner), address};
 }

@@ -24,10 +24,9 @@ std::string text(const Parts&... parts) {
 
 }  // namespace
 
-std::int64_t DraftLimits::useful_nodes(std::int64_t remaining_tokens) const {
-  if (remaining_tokens <= 1) return 0;
-  if (max_nodes == max_depth) return std::min(max_nodes, remaining_tokens - 1);
-  return max_nodes;
+std::int64_t DraftLimits::useful_nodes(std::int64_t depth) const {
+  if (depth <= 0) return 0;
+  return max_nodes == max_depth ? std::min(max_nodes, depth) : max_nodes;
 }
 
 Scheduler::Scheduler(ResourceManager& resources, const SchedulerLimits& limits, DraftLimits drafts)
@@ -55,15 +54,16 @@ void Scheduler::check_fits(const Sequence& sequence) const {
     throw Error(text(parts, " do not fit max_seq_len=", limits_.max_seq_len,
                      ", or leave no output; shorten the prompt or lower max_tokens"));
   }
-  const auto extra_of = [this](std::size_t i) {
-    return i == 0 ? drafts_.max_nodes : drafts_.slots[i - 1];
+  const auto extra_of = [&](std::size_t i) {
+    return i == 0 ? drafts_.useful_nodes(sequence.max_draft_len) : drafts_.slots[i - 1];
   };
   const auto held_by = [&](std::size_t i) {
     return resources_.cache(i).rows_held(total, limits_.max_num_tokens) + extra_of(i);
   };
   std::size_t worst = 0;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (std::size_t i = 0; i <= resources_.num_drafts(); ++i) {
+  const std::size_t num_drafts = sequence.may_draft() ? resources_.num_drafts() : 0;
+  for (std::size_t i = 0; i <= num_drafts; ++i) {
     const std::int64_t spare = resources_.cache(i).capacity() - held_by(i);
     if (spare < least) worst = i, least = spare;
   }
@@ -118,6 +118,7 @@ std::int64_t Scheduler::reserve_rows() {
   ready_.clear();
   is_short_ = must_collect_ = false;
   std::int64_t generating = 0;
+  bool may_draft = false;
   for (std::size_t index = 0; index < running_.size(); ++index) {
     Sequence& sequence = *running_[index];
     const InFlight& ahead = sequence.in_flight;
@@ -140,9 +141,10 @@ std::int64_t Scheduler::reserve_rows() {
     if (!reserved) continue;
     ready_.push_back({&sequence, start});
     generating += generates;
+    may_draft |= generates && sequence.may_draft();
   }
   has_reserved_ = true;
-  return generating;
+  return may_draft ? generating : 0;
 }
 
 StepPlan Scheduler::schedule(bool drafts) {
@@ -203,7 +205,7 @@ ScheduledRows Scheduler::extend(const Ready& ready, std::int64_t spare, bool dra
   const std::int64_t total = sequence.size();
   if (start == total + least - 1) {
     std::int64_t nodes =
-        drafts ? std::min(drafts_.useful_nodes(sequence.remaining_tokens() - least), spare) : 0;
+        drafts ? std::min(drafts_.useful_nodes(sequence.draft_depth(least)), spare) : 0;
     const std::int64_t most = most_tokens(sequence);
     if (nodes > 0) nodes = std::min(nodes, resources_.target_room(sequence) - most);
     if (nodes > 0) {
@@ -214,7 +216,7 @@ ScheduledRows Scheduler::extend(const Ready& ready, std::int64_t spare, bool dra
     }
     return {&sequence, start, 1, true, std::max<std::int64_t>(nodes, 0), true};
   }
-  const std::int64_t rows = std::min({total - start, spare + 1, resources_.room(sequence) - start,
+  const std::int64_t rows = std::min({total - start, spare + 1, room(sequence) - start,
                                       resources_.target().next_border(start) - start});
   require(reserve_everywhere(sequence, start + rows), "a cache refused what it had room for");
   return {&sequence, start, rows, false, 0, start + rows == total};
@@ -233,7 +235,7 @@ void Scheduler::admit(StepPlan& plan, std::int64_t spare) {
     Sequence& sequence = *waiting_.front();
     const std::int64_t start = resources_.begin(sequence);
     const bool is_alone = running_.empty() && resting_.empty();
-    if (!is_alone && resources_.room(sequence) < sequence.size() + pledged) {
+    if (!is_alone && room(sequence) < sequence.size() + pledged) {
       resources_.free(sequence);
       return;
     }
@@ -278,8 +280,12 @@ std::int64_t Scheduler::most_tokens(const Sequence& sequence) const {
 }
 
 bool Scheduler::reserve_everywhere(const Sequence& sequence, std::int64_t num_tokens) {
-  lengths_.assign(drafts_.slots.size(), num_tokens);
+  lengths_.assign(sequence.may_draft() ? drafts_.slots.size() : 0, num_tokens);
   return resources_.reserve(sequence, num_tokens, lengths_);
+}
+
+std::int64_t Scheduler::room(const Sequence& sequence) const {
+  return sequence.may_draft() ? resources_.room(sequence) : resources_.target_room(sequence);
 }
 
 }  // namespace trtspec

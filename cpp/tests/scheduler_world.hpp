@@ -22,6 +22,7 @@ using trtspec::StepPlan;
 using Ints = std::vector<std::int64_t>;
 
 constexpr std::int64_t kBlock = 4;
+constexpr std::int64_t kUnlimited = Sequence{}.max_draft_len;
 
 inline std::shared_ptr<KVCacheManager> cache(std::int64_t num_blocks, std::int64_t block = kBlock,
                                       std::int64_t lookahead = 0, std::int64_t window = 0) {
@@ -37,8 +38,8 @@ struct World {
 
   // Its prompt shares nothing with those of other bases.
   Sequence& add(std::int64_t id, std::int64_t prompt, std::int64_t max_output = 8,
-                std::int64_t base = 0) {
-    Sequence sequence{id, Ints(std::size_t(prompt)), prompt, max_output};
+                std::int64_t base = 0, std::int64_t draft_len = kUnlimited) {
+    Sequence sequence{id, Ints(std::size_t(prompt)), prompt, max_output, draft_len};
     std::iota(sequence.tokens.begin(), sequence.tokens.end(), 1000 * (base ? base : id + 1));
     sequences.push_back(std::move(sequence));
     scheduler.add(sequences.back());
@@ -85,12 +86,13 @@ struct World {
   void settle(const StepPlan& plan, std::int64_t accept) {
     for (const ScheduledRows& item : plan.items) {
       Sequence& sequence = *item.sequence;
-      const std::int64_t most = std::min(item.max_nodes, sequence.remaining_tokens() - 1);
+      const std::int64_t most = std::min(item.max_nodes, sequence.draft_depth());
       const std::int64_t kept = item.samples ? std::min(accept, most) : 0;
       if (item.samples) sequence.tokens.insert(sequence.tokens.end(), std::size_t(kept) + 1, 7);
       Ints drafted;
       for (std::size_t i = 0; i < resources.num_drafts(); ++i) {
-        const bool fed = !item.is_generation || item.max_nodes > 0;
+        const bool fed =
+            sequence.may_draft() && (!item.is_generation || item.max_nodes > 0);
         drafted.push_back(fed ? item.start + item.num_rows
                               : resources.draft_committed(sequence, i));
       }

@@ -39,11 +39,35 @@ void test_a_prompt_then_drafts() {
 
 void test_useful_nodes() {
   const DraftLimits chain{3, 3, {}}, tree{7, 3, {}};
-  CHECK_EQ(chain.useful_nodes(1), 0);
-  CHECK_EQ(chain.useful_nodes(3), 2);
-  CHECK_EQ(chain.useful_nodes(9), 3);
-  CHECK_EQ(tree.useful_nodes(2), 7);
-  CHECK_EQ(tree.useful_nodes(1), 0);
+  CHECK_EQ(chain.useful_nodes(0), 0);
+  CHECK_EQ(chain.useful_nodes(2), 2);
+  CHECK_EQ(chain.useful_nodes(8), 3);
+  CHECK_EQ(tree.useful_nodes(1), 7);
+  CHECK_EQ(tree.useful_nodes(0), 0);
+}
+
+void test_a_request_may_limit_its_drafts() {
+  World world(32, {{cache(3)}}, {4, 4, {4}});
+  world.add(0, 2, 8, 0, 0);
+  world.add(1, 2, 8, 0, 2);
+  world.run();
+  CHECK((rows_of(world.run()) == std::vector<Ints>{{0, 2, 1, 0}, {1, 2, 1, 2}}));
+  CHECK(world.resources.cache(1).block_table(0).empty());
+  CHECK(!world.resources.cache(1).block_table(1).empty());
+  // Nobody is asked whether to draft for one that is not drafted for.
+  CHECK_EQ(world.scheduler.reserve_rows(), 2);
+  while (world.scheduler.num_running() == 2) world.run(9);
+  world.run();
+  CHECK_EQ(world.scheduler.reserve_rows(), 0);
+}
+
+void test_a_draft_cache_is_no_limit_without_drafts() {
+  World world(32, {{cache(3)}}, {4, 4, {4}});
+  CHECK(contains(error_of([&] { world.add(0, 20, 20); }), "draft KV cache holds 12"));
+  world.add(1, 20, 20, 0, 0);
+  world.run();
+  while (world.scheduler.has_work()) world.run();
+  CHECK_EQ(world.sequences.back().num_output_tokens(), 20);
 }
 
 void test_rows_are_shared_out() {
@@ -195,6 +219,8 @@ void test_slots() {
 int main() {
   test_a_prompt_then_drafts();
   test_useful_nodes();
+  test_a_request_may_limit_its_drafts();
+  test_a_draft_cache_is_no_limit_without_drafts();
   test_rows_are_shared_out();
   test_the_latest_is_preempted_and_comes_back_first();
   test_a_full_draft_cache_costs_drafts();

@@ -58,6 +58,12 @@ def test_defaults_are_greedy() -> None:
         ({"lookahead_config": [3, 3, 3]}, "lookahead"),
         ({"prompt_logprobs": 1}, "`prompt_logprobs`=1 is refused"),
         ({"return_context_logits": True}, "return_context_logits"),
+        ({"speculative": False}, "`speculative` must be RequestSpeculation or None"),
+        ({"speculative": {}}, "`speculative`: .*missing option `num_speculative_tokens`"),
+        ({"speculative": {"num_speculative_tokens": -1}}, "num_speculative_tokens=-1 must be betw"),
+        ({"speculative": {"num_speculative_tokens": 1.5}}, "must be int or None, got float"),
+        ({"speculative": {"num_drafts": 1}}, "unknown option `num_drafts`"),
+        ({"disable_spec_decode": True}, "write speculative={'num_speculative_tokens': 0}"),
         ({"temprature": 1.0}, "unknown option `temprature`; did you mean `temperature`"),
     ],
 )
@@ -87,6 +93,24 @@ def test_accepted_spellings() -> None:
     assert params.stop_strings == ("\n",)
     assert params.bad_words == ("foo", (4, 5)) and params.banned_sequences == ((6,), (4, 5))
     assert params.token_biases == {7: -100.0} and params.n == 2 and params.seed == -1
+
+
+@pytest.mark.parametrize(
+    ("asked", "depth"),
+    [(None, 4), ({"num_speculative_tokens": None}, 0), ({"num_speculative_tokens": 0}, 0),
+     ({"max_draft_len": 2}, 2), ({"num_assistant_tokens": 4}, 4)],
+)  # fmt: skip
+def test_depth_of_drafts(asked: Any, depth: int) -> None:
+    assert SamplingParams(speculative=asked).max_draft_len(4) == depth
+
+
+def test_deeper_drafts_than_there_are() -> None:
+    params = SamplingParams.from_dict({"speculative": {"num_speculative_tokens": 5}})
+    assert params.max_draft_len(5) == 5
+    with pytest.raises(RequestError, match=r"5} was asked .* at most 4 deep; lower it"):
+        params.max_draft_len(4)
+    with pytest.raises(RequestError, match="nothing is drafted here; give 0"):
+        params.max_draft_len(0)
 
 
 def test_vocabulary() -> None:

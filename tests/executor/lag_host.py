@@ -43,7 +43,7 @@ class Memory:
         """The tree behind output token ``index - 1``."""
         if not item.is_generation:
             return [], []
-        depth = request.max_output_tokens - index - 1
+        depth = min(request.max_output_tokens - index - 1, request.max_draft_len)
         text = self.texts[request.id]
         return self.model.tree(request.id, text, index, item.max_nodes, depth)
 
@@ -158,4 +158,4 @@ class HostDrafter(Drafter):
 
 def feeds_draft(item: ScheduledRequest) -> bool:
     """Whether the draft's cache gets the rows of the item."""
-    return not item.is_generation or item.max_nodes > 0
+    return item.request.may_draft and (not item.is_generation or item.max_nodes > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -88,8 +88,11 @@ def random_world(seed: int) -> World:
         prompt = base[: rng.randint(1, 12)]
         if rng.random() < 0.5:
             prompt[-1] = rng.randrange(VOCAB)
+        drafts = {"num_speculative_tokens": min(rng.randrange(3), depth)}
         plain = SamplingParams(
-            max_tokens=rng.randint(1, 16), logprobs=0 if rng.random() < 0.06 else None
+            max_tokens=rng.randint(1, 16),
+            logprobs=0 if rng.random() < 0.06 else None,
+            speculative=rng.choice((None, None, drafts)),
         )
         own = rng.randrange(3), (END,) if rng.random() < 0.3 else ()
         step = rng.choice((0, 0, rng.randrange(12)))
@@ -123,9 +126,7 @@ def with_stop(model: Model, id: int, arrival: Arrival, last: int, length: int) -
     if not text:
         return arrival
     stop = "".join("abcdef"[token] for token in text[: last + 1][-length:])
-    params = SamplingParams(
-        max_tokens=arrival.params.max_tokens, logprobs=arrival.params.logprobs, stop=(stop,)
-    )
+    params = replace(arrival.params, stop=(stop,))
     rest = arrival.seed, arrival.ends, arrival.step, arrival.abort, arrival.watched
     return Arrival(arrival.prompt, params, *rest)
 
@@ -133,7 +134,8 @@ def with_stop(model: Model, id: int, arrival: Arrival, last: int, length: int) -
 def request_of(id: int, arrival: Arrival) -> Request:
     processors = (_Watches(),) if arrival.watched else ()
     return Request.create(
-        id, arrival.prompt, arrival.params, arrival.seed, 64, 0, arrival.ends, processors
+        *(id, arrival.prompt, arrival.params, arrival.seed, 64, 0, arrival.ends, processors),
+        max_draft_len=arrival.params.max_draft_len(64),
     )
 
 

@@ -16,6 +16,7 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops.sequence import UNLIMITED
 
 from .kv_cache_reference import PlainKVCacheManager
 from .random_worlds import World
@@ -45,6 +46,7 @@ class Simulation:
             prompt = self.rng.choice(bases)[: self.rng.randint(1, world.max_prompt)]
             if self.rng.random() < 0.5:
                 prompt[-1] = self.rng.randrange(world.vocab)
+            draft_len = self.rng.choice(world.draft_lens)
             self.arrivals.append(
                 Request.create(
                     id,
@@ -53,6 +55,7 @@ class Simulation:
                     seed=self.rng.randrange(2),
                     max_seq_len=longest,
                     eos_token_ids=(EOS,) if self.rng.random() < 0.3 else (),
+                    max_draft_len=UNLIMITED if draft_len is None else draft_len,
                 )
             )
         nodes = world.depth * world.width
@@ -219,11 +222,11 @@ class Simulation:
         nodes = rng.randint(0, item.max_nodes) if rng.random() < 0.3 else item.max_nodes
         self.num_nodes.append(nodes)
         self.write(request, 0, old, [-rng.getrandbits(40) for _ in range(nodes)])
-        if item.max_nodes < useful_nodes(self.needs, request.remaining_tokens):
+        if item.max_nodes < useful_nodes(self.needs, request):
             self.events["cut drafts"] += item.is_generation
         if not item.samples:
             return [], []
-        limit = min(nodes, self.needs.max_depth, request.remaining_tokens - 1)
+        limit = min(nodes, self.needs.max_depth, request.draft_depth)
         kept = rng.randint(0, limit)
         to_border = -(start + 1) % self.world.block
         if to_border <= limit and rng.random() < 0.4:
@@ -275,6 +278,9 @@ class Simulation:
         request, rng = item.request, self.rng
         slots, lookahead = self.needs.caches[cache - 1].slots, self.lookahead(cache)
         committed = self.manager(cache).committed(request.id) + self.absent(request, cache)
+        if not request.may_draft:
+            self.events["not drafted for"] += 1
+            return committed
         may_wait = item.is_generation or not self.manager(cache).window
         if (item.is_generation and item.max_nodes == 0) or (rng.random() < 0.15 and may_wait):
             return committed  # it may lag behind
@@ -314,6 +320,11 @@ class Simulation:
         self.events["waited"] += self.scheduler.num_running > len(ids)
         for item in batch.items:
             assert self.resources.target.room(item.request.id) >= item.start + item.num_rows
+            if not item.request.may_draft:
+                assert item.max_nodes == 0
+                for draft in self.resources.drafts:
+                    held = len(draft.block_table(item.request.id))
+                    assert held == -(-draft.committed(item.request.id) // draft.block_size)
         self.take_in(batch)
         for manager in self.resources.all:
             for item in batch.items:

@@ -13,7 +13,8 @@ class World:
     """One random schedule. drafts: the lookahead of each draft cache; 0 is a draft model's, which
     keeps accepted rows of a rollout. draft_blocks: their block sizes, 0 is the target's. spare_*:
     what there is beyond the least that works; with few spare blocks requests are preempted.
-    windows: of the target's cache and of the drafts', 0 is none."""
+    windows: of the target's cache and of the drafts', 0 is none. draft_lens: of which each request
+    draws what it asks for, None: no limit."""
 
     seed: int
     num_requests: int
@@ -31,6 +32,7 @@ class World:
     drafts: tuple[int, ...]
     reuse: bool
     windows: tuple[int, int, int, int]
+    draft_lens: tuple[int | None, ...]
 
 
 CHOICES: dict[str, Sequence[Any]] = {
@@ -49,6 +51,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
     "reuse": (True, True, True, True, False),
     "windows": (*[(0, 0, 0, 0)] * 5, (3, 3, 3, 3), (5, 0, 8, 2), (0, 4, 1, 0)),
+    "draft_lens": ((None,), (None,), (None, 0), (None, 0, 1, 2), (0,)),
 }
 
 

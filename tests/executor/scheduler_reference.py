@@ -16,13 +16,12 @@ from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
 
 
-def useful_nodes(needs: DrafterNeeds, remaining_tokens: int) -> int:
-    """Upper bound of the nodes of use to a request that may still emit that many tokens."""
-    if remaining_tokens <= 1:
+def useful_nodes(needs: DrafterNeeds, request: Request) -> int:
+    """Upper bound of the nodes of use to a request."""
+    depth = request.draft_depth
+    if depth <= 0:
         return 0
-    if needs.max_nodes == needs.max_depth:
-        return min(needs.max_nodes, remaining_tokens - 1)
-    return needs.max_nodes
+    return min(needs.max_nodes, depth) if needs.max_nodes == needs.max_depth else needs.max_nodes
 
 
 class PlainResourceManager:
@@ -224,8 +223,9 @@ class PlainScheduler:
         items: list[ScheduledRequest] = []
         drafts = True
         if self._skips_drafts is not None:
-            generating = sum(start == len(request.tokens) - 1 for request, start in ready)
-            drafts = not (generating and self._skips_drafts(generating))
+            generate = [r for r, start in ready if start == len(r.tokens) - 1]
+            asks = any(request.may_draft for request in generate)
+            drafts = not (asks and self._skips_drafts(len(generate)))
         for request, start in ready:
             item = self._extend(request, start, spare, drafts)
             spare -= item.num_rows + item.max_nodes - 1
@@ -252,7 +252,7 @@ class PlainScheduler:
             request = running[index]
             start = resources.target_committed(request)
             # A generating request can do without drafts, hence without the draft caches.
-            drafts = () if start == len(request.tokens) - 1 else self._in_each_draft(start + 1)
+            drafts = () if start == len(request.tokens) - 1 else self._drafts(request, start + 1)
             while not resources.reserve(request, start + 1, drafts):
                 if running[-1] is request:
                     break  # it waits
@@ -272,15 +272,15 @@ class PlainScheduler:
         if start == total - 1:
             if not drafts:
                 return ScheduledRequest(request, start, 1, True, 0, True)
-            nodes = min(useful_nodes(self._needs, request.remaining_tokens), spare)
+            nodes = min(useful_nodes(self._needs, request), spare)
             slots = [total + cache.slots for cache in self._needs.caches]
             if nodes > 0 and not resources.reserve(request, total + nodes, slots):
                 nodes = min(nodes, resources.target_room(request) - total)
                 if nodes > 0 and not resources.reserve(request, total + nodes, slots):
                     nodes = 0  # no room for a rollout in some draft cache
             return ScheduledRequest(request, start, 1, True, nodes, True)
-        rows = min(total - start, spare + 1, resources.room(request) - start)
-        reserved = resources.reserve(request, start + rows, self._in_each_draft(start + rows))
+        rows = min(total - start, spare + 1, self._room(request) - start)
+        reserved = resources.reserve(request, start + rows, self._drafts(request, start + rows))
         assert reserved, "a cache refused what it had room for"
         return ScheduledRequest(request, start, rows, False, 0, start + rows == total)
 
@@ -296,20 +296,25 @@ class PlainScheduler:
         while self._waiting and spare > 0 and len(running) < self.max_batch_size:
             request = self._waiting[0]
             start = resources.begin(request)
-            if running and resources.room(request) < len(request.tokens) + pledged:
+            if running and self._room(request) < len(request.tokens) + pledged:
                 resources.free(request)
                 return
             self._waiting.popleft()
             running.append(request)
-            reserved = resources.reserve(request, start + 1, self._in_each_draft(start + 1))
+            reserved = resources.reserve(request, start + 1, self._drafts(request, start + 1))
             assert reserved, f"request {request.id} does not fit alone"
             item = self._extend(request, start, spare - 1)
             items.append(item)
             spare -= item.num_rows + item.max_nodes
             pledged += resources.pledge(len(request.tokens) - start - item.num_rows)
 
-    def _in_each_draft(self, num_tokens: int) -> tuple[int, ...]:
-        return (num_tokens,) * len(self._needs.caches)
+    def _drafts(self, request: Request, num_tokens: int) -> tuple[int, ...]:
+        """That length in each draft cache which the request uses."""
+        return (num_tokens,) * (len(self._needs.caches) if request.may_draft else 0)
+
+    def _room(self, request: Request) -> int:
+        rooms = self._resources
+        return rooms.room(request) if request.may_draft else rooms.target_room(request)
 
     def _preempt_latest(self) -> Request:
         victim = self._running.pop()

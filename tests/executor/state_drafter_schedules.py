@@ -22,6 +22,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
+from trtspec.ops.sequence import UNLIMITED
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
 from trtspec.speculative.state_drafter import StateDrafter, state_needs
 
@@ -217,7 +218,8 @@ class Schedule:
             if rng.random() < 0.5:
                 prompt[-1] = rng.randrange(world.vocab)
             params = SamplingParams(max_tokens=rng.randint(1, world.max_output))
-            request = Request.create(id, prompt, params, 0, longest)
+            limit = rng.choice((UNLIMITED, UNLIMITED, 0, 1))
+            request = Request.create(id, prompt, params, 0, longest, max_draft_len=limit)
             self.arrivals.append(request)
         k, depth = world.shape
         config = Eagle3DecodingConfig(
@@ -330,6 +332,10 @@ class Schedule:
         running = self.live.keys() - {r.id for r in self.scheduler.waiting}
         assert set(pending) <= running, "states of nobody are held"
         assert not self.drafter._fed
+        for id in running:
+            is_off = not self.live[id].may_draft
+            self.events["not drafted for"] += is_off
+            assert not (is_off and id in pending), "states are kept that nobody reads"
         for id, parts in pending.items():
             states = parts.joined()
             assert len(states) == parts.num_rows

@@ -21,6 +21,7 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.sequence import UNLIMITED
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
@@ -85,27 +86,33 @@ class Serving:
         cache = self.resources.draft_caches[0]
         self.drafter = self.drafter_type(self.engine, cache, token_needs(config))
         self.live: list[Request] = []
+        self.found: dict[int, int] = {}  # rows that a request found in the draft's cache
         self.events: Counter[str] = Counter()
         self.base = [self.rng.randrange(VOCAB) for _ in range(20)]
 
     def arrive(self, id: int) -> None:
         tokens = [*self.base[: self.rng.randint(1, 20)], self.rng.randrange(VOCAB)]
-        request = Request.create(id, tokens, SamplingParams(max_tokens=99), 0, max_seq_len=200)
+        limit = self.rng.choice((UNLIMITED, UNLIMITED, 0))
+        request = Request.create(
+            id, tokens, SamplingParams(max_tokens=99), 0, 200, max_draft_len=limit
+        )
         start = self.resources.begin(request)
         self.events["begins behind"] += self.resources.draft_caches[0].committed(request) < start
+        self.found[id] = self.resources.draft_caches[0].committed(request)
         self.live.append(request)
 
     def item(self, request: Request) -> ScheduledRequest | None:
         total = len(request.tokens)
         start = self.resources.target_committed(request)
         if start == total - 1:
-            nodes = self.rng.choice((0, DEPTH))
+            nodes = self.rng.choice((0, DEPTH)) if request.may_draft else 0
             draft = (total + self.drafter.needs.caches[0].slots,) if nodes else ()
             if not self.resources.reserve(request, total + nodes, draft):
                 return None
             return ScheduledRequest(request, start, 1, True, nodes, True)
         rows = self.rng.randint(1, total - start)
-        if not self.resources.reserve(request, start + rows, (start + rows,)):
+        draft = (start + rows,) if request.may_draft else ()
+        if not self.resources.reserve(request, start + rows, draft):
             return None
         return ScheduledRequest(request, start, rows, False, 0, start + rows == total)
 
@@ -132,7 +139,10 @@ class Serving:
         for item in items:
             request = item.request
             behind = len(request.tokens) - cache.committed(request)
-            if item.max_nodes or not item.is_generation:
+            if not request.may_draft:
+                self.events["not drafted for"] += 1
+                assert cache.committed(request) == self.found[request.id], "fed for nothing"
+            elif item.max_nodes or not item.is_generation:
                 assert behind < MOST_BEHIND + len(request.tokens) - item.start - item.num_rows + 1
         self.check()
 
@@ -167,7 +177,14 @@ def test_rows_are_right_whenever_they_are_fed() -> None:
     events: Counter[str] = Counter()
     for seed in range(200):
         events += Serving(seed).run()
-    for event in ("begins behind", "drafted", "drafted one token", "waited", "piled up"):
+    for event in (
+        "begins behind",
+        "drafted",
+        "drafted one token",
+        "waited",
+        "piled up",
+        "not drafted for",
+    ):
         assert events[event] > 20, (event, events)
 
 

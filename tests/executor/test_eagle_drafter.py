@@ -38,7 +38,7 @@ def test_hundreds_of_random_schedules() -> None:
             error.add_note(f"in {random_world(seed)}")
             raise
     names = ("preempted", "aborted", "chunk", "reused", "no drafts", "accepted", "waited for a row")
-    for event in (*names, "fed again"):
+    for event in (*names, "fed again", "not drafted for"):
         assert events[event] > 20, (event, events)
 
 
@@ -94,7 +94,8 @@ class NotInUse(StateDrafter):
         feeds = self.chance.random() < 0.5
         lengths = super().on_accepted(replace(batch, feeds_drafts=feeds), result)
         for item in batch.items:
-            pending = self._pending[item.request.id].num_rows
+            parts = self._pending.get(item.request.id)
+            pending = parts.num_rows if parts else 0
             NotInUse.waited += not item.is_generation and pending > 1 + self._not_final
         return lengths
 
@@ -129,9 +130,9 @@ class KeepsRollout(StateDrafter):
     def on_accepted(self, batch, result):  # type: ignore[no-untyped-def]
         lengths = super().on_accepted(batch, result)
         for i, item in enumerate(batch.items):
-            states = self._pending[item.request.id].joined()
-            if item.is_generation and len(states) > 1:
-                self._pending[item.request.id].replace(states[1:])
+            parts = self._pending.get(item.request.id)
+            if parts and item.is_generation and parts.num_rows > 1:
+                parts.replace(parts.joined()[1:])
                 lengths[i] = (lengths[i][0] + 1,)
         return lengths
 

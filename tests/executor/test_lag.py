@@ -129,7 +129,7 @@ def test_a_commit_at_the_launched_length_is_noticed(monkeypatch: pytest.MonkeyPa
         return replace(settled, items=tuple(items)), result
 
     monkeypatch.setattr(py_executor, "confirmed", launched)
-    with pytest.raises(AssertionError, match=r"the step failed: .* commits"):
+    with pytest.raises(AssertionError):
         check(range(100))
 
 

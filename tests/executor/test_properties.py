@@ -45,6 +45,7 @@ def test_random_schedules() -> None:
         "moved",
         "cut drafts",
         "behind a window",
+        "not drafted for",
     ):
         assert events[event] > 12, (event, events)
 

@@ -226,6 +226,33 @@ def test_speculative_figures_on_request(serve: Serve, method: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_a_request_says_how_it_is_drafted_for(serve: Serve, path: str) -> None:
+    asked = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    body = {**asked, "max_tokens": 20, "temperature": 0, "return_spec_tokens_details": True}
+
+    def answer(server: Server, wish: Any) -> tuple[Any, list[int]]:
+        response = server.post(f"/v1/{path}", json={**body, "speculative": wish})
+        assert response.status_code == 200, response.text
+        figures = response.json()["metrics"]["speculative_decoding"]
+        return response.json()["choices"], figures["num_drafts_per_pos"]
+
+    with serve("tree") as server:
+        text, deepest = answer(server, None)
+        for depth in (None, 0, 1, 2):
+            same, positions = answer(server, {"num_speculative_tokens": depth})
+            assert same[0] | {"seed": 0} == text[0] | {"seed": 0}
+            assert len(positions) == min(depth or 0, len(deepest))
+        for wish, said in (
+            ({"num_speculative_tokens": 99}, "at most 3 deep"),
+            ({"num_speculative_tokens": -1}, "must be at least 0"),
+            ({}, "it is missing"),
+            (False, "speculative"),
+        ):
+            response = server.post(f"/v1/{path}", json={**body, "speculative": wish})
+            assert response.status_code == 400 and said in response.text
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
 @pytest.mark.parametrize("rates", [None, [0.5, 0.5]])
 def test_answers_whose_acceptance_is_simulated_say_so(
     text_model: TextModel, path: str, rates: list[float] | None

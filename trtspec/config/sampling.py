@@ -74,6 +74,10 @@ _FOREIGN: dict[str, Foreign] = {
         "sampling is asked for by temperature > 0, greedy decoding by temperature = 0",
         lambda value, given: value is None or bool(value) == bool(given.get("temperature")),
     ),
+    **dict.fromkeys(
+        ("disable_spec_decode", "disable_speculative_decoding"),
+        Foreign("write speculative={'num_speculative_tokens': 0}", (None, False)),
+    ),
     "extra_args": Foreign("no such arguments are known", (None, {})),
 }
 _ALIASES = {
@@ -82,6 +86,26 @@ _ALIASES = {
     "min_length": "min_tokens",
     "random_seed": "seed",
 }
+
+
+@strict_config(
+    aliases={
+        "max_draft_len": "num_speculative_tokens",
+        "num_assistant_tokens": "num_speculative_tokens",
+    },
+    error=RequestError,
+)
+@dataclass(frozen=True)
+class RequestSpeculation:
+    """How one request is drafted for. num_speculative_tokens: the depth of its drafts, at most the
+    engine's; 0 or None: it is not drafted for, and costs its draft nothing."""
+
+    num_speculative_tokens: int | None
+
+    def __post_init__(self) -> None:
+        asked = self.num_speculative_tokens or 0
+        _within("num_speculative_tokens", asked, 0, 2**31 - 1)
+        object.__setattr__(self, "num_speculative_tokens", asked)
 
 
 @strict_config(aliases=_ALIASES, foreign=_FOREIGN, none_means_default=True, error=RequestError)
@@ -111,6 +135,8 @@ class SamplingParams:
     n: sequences per prompt. logprobs: None, or how many best tokens to report per position beside
         the sampled one (0 to 20), from the raw model.
     detokenize: False returns token ids only; stop strings then cannot be given.
+    speculative: ``{"num_speculative_tokens": K}``: this request's drafts are at most K deep, 0 or
+        None: none; left out, as deep as the engine's. The text is the same.
     """
 
     max_tokens: int | None = 32
@@ -134,6 +160,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = True
+    speculative: RequestSpeculation | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -214,6 +241,24 @@ class SamplingParams:
         what fits (0 or less if not even one token does)."""
         room = max_seq_len - num_prompt_tokens
         return room if self.max_tokens is None else min(self.max_tokens, room)
+
+    def max_draft_len(self, deepest: int) -> int:
+        """Depth of its drafts, where they are at most `deepest` (0: nothing drafts).
+
+        Raises:
+            RequestError: it asks for deeper ones.
+        """
+        asked = deepest if self.speculative is None else self.speculative.num_speculative_tokens
+        assert asked is not None, "it was resolved"
+        if asked > deepest:
+            limit, remedy = f"the drafts here are at most {deepest} deep", "lower it"
+            if deepest == 0:
+                limit, remedy = "nothing is drafted here", "give 0"
+            raise RequestError(
+                f"speculative={{'num_speculative_tokens': {asked}}} was asked for, but {limit}; "
+                f"{remedy}, or leave it out"
+            )
+        return asked
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise RequestError if a token id named in these options is not below `vocab_size`."""

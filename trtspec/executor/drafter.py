@@ -111,7 +111,7 @@ class Drafter(Protocol):
     @abstractmethod
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """The draft nodes of `batch.items`, in their order: of each at most its max_nodes, none
-        deeper than request.remaining_tokens - 1."""
+        deeper than request.draft_depth."""
 
     @abstractmethod
     def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import PromptTooLongError, RequestError
 from trtspec.executor.logits_processor import LogitsProcessor
-from trtspec.ops.sequence import TokenSequence
+from trtspec.ops.sequence import UNLIMITED, TokenSequence
 
 
 class Transfer(Protocol):
@@ -37,6 +37,7 @@ class Request:
     tokens: prompt and output so far, the newest one last (the root, in a generation step); a view
     of what C++ holds, which a step's commit extends.
     max_output_tokens: tokens it may emit in all, already cut to what max_seq_len leaves.
+    max_draft_len: depth of its drafts; 0: it is not drafted for, and has no rows in a draft cache.
     seed: of the sampling noise, resolved (never None). sample_index: which of the `n` samples.
     eos_token_ids: ids that end the text; empty when EOS is to be ignored.
     num_steps: target verifications so far.
@@ -71,6 +72,7 @@ class Request:
     scheduled_time: float | None = None
     num_cached_tokens: int | None = None
     priority: int = 0
+    max_draft_len: int = UNLIMITED
 
     @classmethod
     def create(
@@ -84,6 +86,7 @@ class Request:
         eos_token_ids: tuple[int, ...] = (),
         processors: tuple[LogitsProcessor, ...] = (),
         priority: int = 0,
+        max_draft_len: int = UNLIMITED,
     ) -> Request:
         """A new request over a copy of `prompt`.
 
@@ -102,7 +105,7 @@ class Request:
         max_output_tokens = params.max_output_tokens(len(prompt), max_seq_len)
         return cls(
             id=id,
-            tokens=TokenSequence(id, prompt, max_output_tokens),
+            tokens=TokenSequence(id, prompt, max_output_tokens, max_draft_len),
             num_prompt_tokens=len(prompt),
             params=params,
             seed=seed,
@@ -111,6 +114,7 @@ class Request:
             eos_token_ids=eos_token_ids,
             processors=processors,
             priority=priority,
+            max_draft_len=max_draft_len,
         )
 
     @property
@@ -129,9 +133,18 @@ class Request:
 
     @property
     def remaining_tokens(self) -> int:
-        """Tokens it may still emit. A step emits at most depth + 1, so nodes deeper than
-        remaining_tokens - 1 are of no use."""
+        """Tokens it may still emit."""
         return self.num_prompt_tokens + self.max_output_tokens - len(self.tokens)
+
+    @property
+    def may_draft(self) -> bool:
+        return self.max_draft_len > 0
+
+    @property
+    def draft_depth(self) -> int:
+        """Depth of the deepest draft node of use: a step emits at most depth + 1 tokens. 0 or less:
+        none is."""
+        return min(self.remaining_tokens - 1, self.max_draft_len)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:

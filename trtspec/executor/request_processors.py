@@ -104,7 +104,7 @@ class RequestProcessors:
             request = item.request
             for processor in self.of(request):
                 tree = processor.prune(shaped.get(i, drafts[i]))
-                most = min(item.max_nodes, max_depth, request.remaining_tokens - 1)
+                most = min(item.max_nodes, max_depth, request.draft_depth)
                 forced = TokenTree.chain(processor.forced()[:most]).without(request.end_tokens)
                 shaped[i] = forced if len(forced) > tree.max_depth else tree
         if all(tree is drafts[i] for i, tree in shaped.items()):

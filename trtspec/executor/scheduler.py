@@ -64,9 +64,10 @@ class Scheduler:
         order: Order | None = None,
     ) -> None:
         """max_num_tokens: rows of a step over all requests, draft nodes included. skips_drafts:
-        asked in every step, with the number of requests that generate, whether none of them is to
-        draft; left out, all may. order: the scheduling policy, asked in every step in which several
-        requests wait and fewer than max_batch_size run; left out, first come first served.
+        asked in every step in which some that generate may draft, with the number of all that
+        generate, whether none of them is to; left out, all may. order: the scheduling policy, asked
+        in every step in which several requests wait and fewer than max_batch_size run; left out,
+        first come first served.
         ConfigError if max_num_tokens cannot hold one row of each of max_batch_size requests."""
         needs = draft_reserve
         limits = max_batch_size, max_num_tokens, max_seq_len

@@ -102,6 +102,7 @@ class LLM:
         limits = check_engine(engine, config)
         self.config = engine
         self.speculation = wanted
+        self._deepest_drafts = 0 if wanted is None else wanted.max_draft_len
         self.limits = limits
         # The tokenizer may be another than the build's.
         ends = (*engine.target.eos_token_ids, *further_ends(tokenizer, engine.target))
@@ -349,13 +350,9 @@ class LLM:
                 sample_index=index,
                 eos_token_ids=eos,
                 priority=priority,
+                max_draft_len=params.max_draft_len(self._deepest_drafts),
             )
-            stop = StopChecker(
-                params,
-                eos,
-                self._prompts.decoder,
-                output.prompt_token_ids,
-            )
+            stop = StopChecker(params, eos, self._prompts.decoder, output.prompt_token_ids)
             completion = CompletionOutput(index, seed)
             output.outputs.append(completion)
             sequences.append(LiveSequence(request, stop, completion, output, handle))

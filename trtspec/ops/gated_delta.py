@@ -66,7 +66,7 @@ def gated_delta_reference(
     values = heads * state.shape[2] // key_dim
     keys = (qkv.shape[1] - values) // 2
     q, k, v = torch.split(qkv.to(wide), [keys, keys, values], dim=1)
-    q, k = (_unit(x.unflatten(1, (-1, key_dim))) for x in (q, k))
+    q, k = (_unit(torch.unflatten(x, 1, (-1, key_dim))) for x in (q, k))
     group = heads * key_dim // keys
     q, k = (x.repeat_interleave(group, 1) for x in (q * key_dim**-0.5, k))
     v = torch.unflatten(v, 1, (heads, -1))

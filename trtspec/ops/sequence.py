@@ -10,13 +10,13 @@ import torch
 from trtspec.ops import native  # noqa: F401  registers the class
 
 _class: Any = torch.classes.trtspec.Sequence
-_make: Callable[[int, Sequence[int], int, int], tuple[Any, int]] = _class.make
+_make: Callable[[int, Sequence[int], int, int, int], tuple[Any, int]] = _class.make
 _size: Callable[[int], int] = _class.size
 _at: Callable[[int, int], int] = _class.at
 _part: Callable[[int, int, int], list[int]] = _class.part
 _extend: Callable[[int, Sequence[int]], None] = _class.extend
-_LONGER = 2**63 - 1
-"""Than any text."""
+UNLIMITED = 2**63 - 1
+"""More than any text has tokens."""
 
 
 class TokenSequence(Sequence[int]):
@@ -28,9 +28,16 @@ class TokenSequence(Sequence[int]):
 
     __slots__ = ("_owner", "address")
 
-    def __init__(self, id: int, prompt: Sequence[int], max_output_tokens: int) -> None:
-        """A copy of the ``prompt``. ``id`` and ``max_output_tokens``: those of the request."""
-        self._owner, self.address = _make(id, list(prompt), len(prompt), max_output_tokens)
+    def __init__(
+        self,
+        id: int,
+        prompt: Sequence[int],
+        max_output_tokens: int,
+        max_draft_len: int = UNLIMITED,
+    ) -> None:
+        """A copy of the ``prompt``. ``id`` and the limits: those of the request."""
+        limits = max_output_tokens, max_draft_len
+        self._owner, self.address = _make(id, list(prompt), len(prompt), *limits)
 
     def __len__(self) -> int:
         return _size(self.address)
@@ -45,10 +52,10 @@ class TokenSequence(Sequence[int]):
         begin, end = index.start, index.stop
         if index.step is not None:
             return list(self)[index]
-        return _part(self.address, 0 if begin is None else begin, _LONGER if end is None else end)
+        return _part(self.address, 0 if begin is None else begin, UNLIMITED if end is None else end)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(_part(self.address, 0, _LONGER))
+        return iter(_part(self.address, 0, UNLIMITED))
 
     def __repr__(self) -> str:
         return f"TokenSequence({list(self)})"

@@ -56,6 +56,12 @@ class StreamOptions(_Body):
     continuous_usage_stats: bool | None = None
 
 
+class Speculative(_Body):
+    """num_speculative_tokens: the depth of this request's drafts; 0 or null: none."""
+
+    num_speculative_tokens: Annotated[Integer, Field(ge=0, lt=2**31)] | None
+
+
 class _Generation(_Body):
     """What both endpoints know: OpenAI's options and those that vLLM adds. None: the default."""
 
@@ -83,6 +89,7 @@ class _Generation(_Body):
     priority: Annotated[Integer, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
     return_spec_tokens_details: bool | None = None
+    speculative: Speculative | None = None
 
     @model_validator(mode="after")
     def _only_streams_have_stream_options(self) -> _Generation:
@@ -108,6 +115,8 @@ class _Generation(_Body):
             "include_stop_str_in_output", "skip_special_tokens",
         )  # fmt: skip
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.speculative is not None:
+            given["speculative"] = self.speculative.model_dump()
         return SamplingParams.from_dict({"temperature": 1.0, **given, **others})
 
 

@@ -41,7 +41,7 @@ class RolloutDrafter(Drafter):
             return DraftBatch.none(len(batch.items))
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests)
-        depths = [min(self.needs.max_depth, request.remaining_tokens - 1) for request in requests]
+        depths = [min(self.needs.max_depth, request.draft_depth) for request in requests]
         # A tree of fewer depths would have other nodes, so that drafts depended on the batch.
         is_chain = self.needs.max_nodes == self.needs.max_depth
         wanted = max(depths) if is_chain else self.needs.max_depth

@@ -111,6 +111,9 @@ class StateDrafter(CachedRolloutDrafter):
         states = []
         for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
             request = item.request
+            if not request.may_draft:
+                lengths.append((self._cache.committed(request),))
+                continue
             start = self._fed.pop(request.id, None)
             if start is None:
                 start = self._cache.committed(request)

@@ -67,7 +67,7 @@ class TokenDrafter(CachedRolloutDrafter):
             end = item.start + item.num_rows
             fed = self._fed.pop(request.id, None)
             if fed is None:
-                has_room = item.max_nodes > 0 or not item.is_generation
+                has_room = request.may_draft and (item.max_nodes > 0 or not item.is_generation)
                 feeds = batch.feeds_drafts or self._cache.window > 0
                 is_due = feeds and not item.is_generation
                 if not (has_room and (is_due or end - start >= MOST_BEHIND)):

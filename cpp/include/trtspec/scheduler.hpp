@@ -25,10 +25,9 @@ struct DraftLimits {
   // Rows that a rollout writes behind the request's own tokens, of each draft cache.
   std::vector<std::int64_t> slots;
 
-  // Upper bound of the nodes of use to a request that may still emit that many tokens: nodes deeper
-  // than remaining_tokens - 1 are cut. Exact for a chain; a wider tree may be shallow, so it keeps
-  // its bound as long as depth 1 is allowed.
-  std::int64_t useful_nodes(std::int64_t remaining_tokens) const;
+  // Upper bound of the nodes of use to a request whose nodes are cut at that depth. Exact for a
+  // chain; a wider tree may be shallow, so it keeps its bound as long as depth 1 is allowed.
+  std::int64_t useful_nodes(std::int64_t depth) const;
 };
 
 // Rows of one request in a step: tokens[start : start + num_rows], then its draft nodes.
@@ -119,7 +118,8 @@ class Scheduler {
   // Has them admitted in another order. Throws std::invalid_argument unless they are the same.
   void reorder(std::span<Sequence* const> waiting);
 
-  // Pass 1 of a step. Returns how many of the requests that have their row generate.
+  // Pass 1 of a step. Returns how many of the requests that have their row generate; 0 if none of
+  // these may draft.
   std::int64_t reserve_rows();
   // Reserves and returns the rows of the next step; empty only if there is no request, or launches
   // are to be collected first. All committed lengths must be those after the last step that is not in
@@ -150,7 +150,9 @@ class Scheduler {
   // The states of the items, which are complete.
   void add_states(StepPlan& plan);
   void preempt_latest();
+  // The same length in the target's cache and in those of the drafts, where these are in use.
   bool reserve_everywhere(const Sequence& sequence, std::int64_t num_tokens);
+  std::int64_t room(const Sequence& sequence) const;
   // Tokens that a sequence has at most when the next launch begins, and goes on.
   std::int64_t most_tokens(const Sequence& sequence) const;
 

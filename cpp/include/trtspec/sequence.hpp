@@ -1,7 +1,9 @@
 // Sequence: the tokens of one request, as the books of a step know them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace trtspec {
@@ -31,13 +33,21 @@ struct Sequence {
   std::vector<std::int64_t> tokens;  // prompt and output so far, the newest one last
   std::int64_t num_prompt_tokens = 0;
   std::int64_t max_output_tokens = 0;  // that it may emit in all, cut to what max_seq_len leaves
+  // Depth of its drafts, as the request asks; 0: it is not drafted for, and holds nothing in the
+  // drafts' caches.
+  std::int64_t max_draft_len = std::numeric_limits<std::int64_t>::max();
   InFlight in_flight = {};
 
   std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t num_output_tokens() const { return size() - num_prompt_tokens; }
-  // Tokens it may still emit. A step emits at most depth + 1, so nodes deeper than
-  // remaining_tokens() - 1 are of no use.
+  // Tokens it may still emit.
   std::int64_t remaining_tokens() const { return num_prompt_tokens + max_output_tokens - size(); }
+  bool may_draft() const { return max_draft_len > 0; }
+  // Depth of the deepest draft node of use once `ahead` more tokens are emitted: a step emits at
+  // most depth + 1. 0 or less: none is.
+  std::int64_t draft_depth(std::int64_t ahead = 0) const {
+    return std::min(remaining_tokens() - ahead - 1, max_draft_len);
+  }
 };
 
 }  // namespace trtspec

@@ -1,5 +1,6 @@
 #include <ATen/ops/index_select.h>
 
+#include <trtspec/error.hpp>
 #include <trtspec/runtime/commit.hpp>
 #include <trtspec/runtime/executor.hpp>
 #include <trtspec/runtime/host_tensor.hpp>
@@ -91,6 +92,12 @@ Executor::Executor(ModelEngine& target, ResourceManager& resources,
 void Executor::add(Request request) {
   if (requests_.contains(request.id)) {
     throw std::logic_error("a request with this id was added already");
+  }
+  const std::int64_t deepest = drafter_->needs().max_depth;
+  if (request.options.num_speculative_tokens.value_or(0) > deepest) {
+    throw Error("num_speculative_tokens=" + std::to_string(request.max_draft_len) +
+                " was asked for, but at most " + std::to_string(deepest) +
+                " tokens are drafted here; lower it, or leave it out");
   }
   auto owned = std::make_unique<Request>(std::move(request));
   scheduler_.add(*owned);

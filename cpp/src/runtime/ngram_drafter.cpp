@@ -19,7 +19,7 @@ DraftBatch NGramDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   for (const ScheduledRequest& item : batch.items) {
     const Request& request = *item.request;
     const std::int64_t count =
-        std::min({item.max_nodes, needs_.max_nodes, request.remaining_tokens() - 1});
+        std::min({item.max_nodes, needs_.max_nodes, request.draft_depth()});
     if (count <= 0) {
       drafts.append();
       continue;

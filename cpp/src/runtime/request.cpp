@@ -56,6 +56,10 @@ void SamplingOptions::check() const {
                 " must not exceed max_tokens=" + std::to_string(max_tokens));
   }
   if (logprobs) check_within("logprobs", static_cast<double>(*logprobs), 0.0, kMaxLogprobs);
+  if (num_speculative_tokens) {
+    check_within("num_speculative_tokens", static_cast<double>(*num_speculative_tokens), 0.0,
+                 kMaxInt32);
+  }
 }
 
 void SamplingOptions::check_vocabulary(std::int64_t vocab_size) const {
@@ -100,6 +104,7 @@ Request Request::create(std::int64_t id, std::span<const std::int64_t> prompt,
   request.tokens.assign(prompt.begin(), prompt.end());
   request.num_prompt_tokens = length;
   request.max_output_tokens = std::min(options.max_tokens, max_seq_len - length);
+  request.max_draft_len = options.num_speculative_tokens.value_or(request.max_draft_len);
   if (!options.ignore_eos) request.end_tokens = std::move(eos_token_ids);
   request.end_tokens.insert(request.end_tokens.end(), options.stop_token_ids.begin(),
                             options.stop_token_ids.end());

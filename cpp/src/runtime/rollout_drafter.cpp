@@ -77,7 +77,7 @@ DraftBatch RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   }
   if (requests.empty()) return DraftBatch(batch.items.size());
   const auto depth_of = [this](const Request& request) {
-    return std::min(needs_.max_depth, request.remaining_tokens() - 1);
+    return std::min(needs_.max_depth, request.draft_depth());
   };
   // A tree of fewer depths would have other nodes, so that drafts depended on the batch.
   const bool is_chain = needs_.max_nodes == needs_.max_depth;

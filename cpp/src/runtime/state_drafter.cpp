@@ -34,6 +34,10 @@ std::vector<std::int64_t> StateDrafter::on_accepted(const ScheduledBatch& batch,
     const std::int64_t kept = result.num_kept(lengths.size(), item.num_rows);
     at::Tensor hidden = result.hidden.narrow(0, first, kept);
     first += kept;
+    if (!request.may_draft()) {
+      lengths.push_back(resources_.draft_committed(request));
+      continue;
+    }
     const auto rolled_out = fed_.extract(request.id);
     const std::int64_t start =
         rolled_out ? rolled_out.mapped() : resources_.draft_committed(request);

@@ -73,7 +73,7 @@ DraftBatch SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   // All texts first: what enters the cache may take from it what others would find there.
   std::vector<std::int64_t> most;
   for (const ScheduledRequest& item : batch.items) {
-    const std::int64_t depth = item.request->remaining_tokens() - 1;
+    const std::int64_t depth = item.request->draft_depth();
     std::int64_t nodes = depth > 0 ? std::min(item.max_nodes, needs_.max_nodes) : 0;
     if (!config_.tree) nodes = std::min(nodes, depth);
     if (nodes > 0) take_in(*item.request, item.request->size());
@@ -89,7 +89,7 @@ DraftBatch SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
     const SuffixDraft draft = cache_.speculate(
         request.id, {most[i], config_.max_spec_factor, config_.max_spec_offset,
                      config_.min_token_prob, config_.tree});
-    draft.append_to(drafts, {request.end_tokens, request.remaining_tokens() - 1, most[i]});
+    draft.append_to(drafts, {request.end_tokens, request.draft_depth(), most[i]});
   }
   return drafts;
 }

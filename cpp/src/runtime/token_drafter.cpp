@@ -27,7 +27,7 @@ std::vector<std::int64_t> TokenDrafter::on_accepted(const ScheduledBatch& batch,
   for (const ScheduledRequest& item : batch.items) {
     const Request& request = *item.request;
     const std::int64_t start = resources_.draft_committed(request);
-    if (item.is_generation) {
+    if (item.is_generation || !request.may_draft()) {
       const auto fed = fed_.extract(request.id);
       lengths.push_back(fed ? fed.mapped() : start);
       continue;

@@ -119,7 +119,8 @@ class Run {
   trtspec::Executor executor_;
 };
 
-void add_all(Run& run, bool changes = false) {
+// limits: whether every third request is not drafted for, and every third one token deep.
+void add_all(Run& run, bool changes = false, bool limits = false) {
   for (std::int64_t id = 0; id < 6; ++id) {
     trtspec::SamplingOptions options;
     options.temperature = id % 2 ? 1.0 : 0.0;
@@ -132,6 +133,7 @@ void add_all(Run& run, bool changes = false) {
                         .logit_bias = {{id % kVocab, 2.5}}, .bad_words = {{3}, {1, 2}},
                         .min_tokens = id};
     }
+    if (limits && id % 3 < 2) options.num_speculative_tokens = id % 3;
     const Tokens eos = id == 5 ? Tokens{1} : Tokens{};
     run.add(id, Tokens(std::size_t(1 + 3 * id), id % kVocab), options, eos);
   }
@@ -159,6 +161,36 @@ std::map<std::int64_t, Tokens> test_drafts_do_not_change_texts(bool changes) {
     }
   }
   return plain.texts;
+}
+
+void test_requests_limit_their_drafts() {
+  Run plain({});
+  add_all(plain);
+  plain.finish();
+  for (const char* drafter : {"ngram", "suffix", "draft_model", "eagle"}) {
+    for (const std::int64_t num_blocks : {200, 20}) {
+      Run run({.drafter = drafter, .num_blocks = num_blocks});
+      add_all(run, false, true);
+      run.finish();
+      CHECK(run.texts == plain.texts);
+      std::int64_t deeper = 0;
+      for (std::int64_t id = 0; id < 6; ++id) {
+        const auto depths = run.executor().metrics().of(id).num_drafts_per_pos();
+        if (id % 3 < 2) CHECK(std::ssize(depths) <= id % 3);
+        if (id % 3 == 2) deeper += std::ssize(depths) > 1;
+      }
+      CHECK(deeper > 0);
+    }
+  }
+  Run none({.drafter = "draft_model"});
+  none.add(0, Tokens(9, 1), {.num_speculative_tokens = 0});
+  none.finish();
+  CHECK_EQ(none.executor().metrics().clock().draft_calls, 0);
+  none.add(1, Tokens(9, 1), {.num_speculative_tokens = 3});
+  CHECK_THROWS(none.add(2, Tokens(9, 1), {.num_speculative_tokens = 4}));
+  Run undrafted({});
+  undrafted.add(0, Tokens(9, 1), {.num_speculative_tokens = 0});
+  CHECK_THROWS(undrafted.add(1, Tokens(9, 1), {.num_speculative_tokens = 1}));
 }
 
 // Turns of a chat, each with the text so far as its prompt; and prompts that leave it at any token.
@@ -323,6 +355,7 @@ void test_clocks() {
 int main() {
   test_drafts_do_not_shorten_what_is_found_in_the_caches();
   test_changed_logits_change_texts();
+  test_requests_limit_their_drafts();
   test_texts_are_forgotten();
   test_a_failing_step_ends_its_requests_alone();
   test_unusable_logits_end_one_request();

@@ -135,8 +135,8 @@ void test_rollout_shapes() {
   CHECK_EQ(chain.draft_slots, 4);
   CHECK(chain.has_draft_cache && !chain.reads_hidden);
   CHECK_EQ(chain.lookahead, 0);
-  CHECK_EQ(chain.limits().useful_nodes(3), 2);
-  CHECK_EQ(chain.limits().useful_nodes(1), 0);
+  CHECK_EQ(chain.limits().useful_nodes(2), 2);
+  CHECK_EQ(chain.limits().useful_nodes(0), 0);
   const std::vector<Tokens> choices = {{0}, {1}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}};
   const auto fixed = trtspec::RolloutShape::fixed(choices, 1).needs();
   CHECK_EQ(fixed.max_nodes, 6);

@@ -43,6 +43,7 @@ void test_options() {
   refused_logits({.bad_words = {{1}, {}}});
   refused_logits({.min_tokens = 9});
   refused({.stop_token_ids = {}, .logprobs = 21});
+  refused({.stop_token_ids = {}, .num_speculative_tokens = -1});
   SamplingOptions named{.stop_token_ids = {},
                         .logits = {.logit_bias = {{9, 1.0}}, .bad_words = {{2, 7}}}};
   named.check_vocabulary(10);
@@ -62,6 +63,11 @@ void test_create() {
   request.tokens.push_back(8);
   CHECK_EQ(request.num_output_tokens(), 1);
   CHECK_EQ(request.remaining_tokens(), 6);
+  CHECK_EQ(request.draft_depth(), 5);
+  SamplingOptions options{.max_tokens = 9, .stop_token_ids = {}, .num_speculative_tokens = 2};
+  CHECK_EQ(Request::create(1, prompt, options, 20).draft_depth(), 2);
+  options.num_speculative_tokens = 0;
+  CHECK(!Request::create(1, prompt, options, 20).may_draft());
   CHECK_THROWS(Request::create(1, {}, {}, 10));
   CHECK_THROWS(Request::create(1, prompt, {}, 3));
   CHECK_THROWS(Request::create(1, prompt, {.max_tokens = 0, .stop_token_ids = {}}, 10));

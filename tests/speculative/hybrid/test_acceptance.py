@@ -22,7 +22,7 @@ def random_chain(rng: random.Random) -> tuple[TokenTree, list[float]]:
 
 
 def chances(estimator: Acceptance, tree: TokenTree) -> list[float]:
-    (calibrated,) = estimator.calibrate([-1], DraftBatch.of([tree]))
+    (calibrated,) = estimator.calibrate([-1], DraftBatch.of([tree]), [12])
     return np.exp(calibrated.scores.astype(np.float64)).tolist()
 
 
@@ -38,7 +38,7 @@ def test_it_converges_whatever_is_verified(verified: int) -> None:
             right += 1
         emitted = [1, 2, 3, 9][: min(right, verified)]
         emitted.append(len(emitted) + 1 if right > verified else 9)
-        estimator.calibrate([step], DraftBatch.of([tree]))
+        estimator.calibrate([step], DraftBatch.of([tree]), [12])
         estimator.observe(step, DraftBatch.of([tree]), 0, emitted, None)
     for said in TRUE:
         tree = TokenTree([1, 2], [-1, 0], np.log([said, said * said]).astype(np.float32))
@@ -78,11 +78,11 @@ def test_old_observations_fade() -> None:
     estimator, tree = Acceptance(12, 12), TokenTree([1], [-1], np.log([0.5]).astype(np.float32))
     drafts = DraftBatch.of([tree])
     for _ in range(3000):
-        estimator.calibrate([9], drafts)
+        estimator.calibrate([9], drafts, [12])
         estimator.observe(9, drafts, 0, [1], None)
     assert chances(estimator, tree)[0] > 0.97
     for _ in range(1500):
-        estimator.calibrate([9], drafts)
+        estimator.calibrate([9], drafts, [12])
         estimator.observe(9, drafts, 0, [2], None)
     assert chances(estimator, tree)[0] < 0.1
 
@@ -115,3 +115,19 @@ def test_drift_does_not_stop_half_way(expected: float, true: float) -> None:
         if step > 200:
             found.append(expected**drift.exponent)
     assert sum(found) / len(found) == pytest.approx(true, abs=0.08)
+
+
+def test_requests_of_other_depths_have_a_usual_tree_of_their_own() -> None:
+    """What is drafted for one that allows a token is no measure of what others are drafted."""
+    estimator = Acceptance(4, 4)
+    deep = TokenTree([1, 2, 3, 4], [-1, 0, 1, 2], np.log([0.9, 0.8, 0.7, 0.6]).astype(np.float32))
+    short = TokenTree([1], [-1], deep.scores[:1])
+    for _ in range(50):
+        estimator.calibrate([0, 1], DraftBatch.of([deep, short]), [9, 1])
+    usual = estimator.usual([0, 1], 0.0, [9, 1])
+    assert (usual[0] > 0.3).all()
+    assert usual[1][0] > 0.3 and not usual[1][1:].any()
+    estimator.calibrate([0], DraftBatch.of([deep]), [9])
+    assert (estimator.usual([0], 0.0, [9]) == estimator.usual([0, 2], 0.0, [9, 2])[1]).all()
+    hoped = Acceptance(4, 4).usual([0, 1], 1.0, [9, 2])
+    assert hoped[0].all() and hoped[1][:2].all() and not hoped[1][2:].any()

@@ -51,7 +51,7 @@ class AssistantDrafter(RolloutDrafter):
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Keep the state of each request's newest row."""
         for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
-            if len(hidden):  # a request that failed has no rows
+            if len(hidden) and item.request.may_draft:  # a request that failed has no rows
                 # A copy: a view would keep the states of the whole step.
                 self._states[item.request.id] = hidden[-1].clone()
         return [()] * len(batch.items)

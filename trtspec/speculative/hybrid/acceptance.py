@@ -59,7 +59,9 @@ class Acceptance:
         self._own = np.clip(middles, _LEAST, _MOST)
         self._hoped = np.pad(_HOPED ** np.arange(1.0, max_depth + 1), (0, max_nodes - max_depth))
         self.drifts: dict[int, Drift] = {}
-        self._usual = Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes))  # of a request, the best first
+        # Of a request that may draft so deep, the best first.
+        self._usual = {max_depth: Mean(_USUAL_HALF_LIFE, np.zeros(max_nodes))}
+        self._max_depth = max_depth
         self._estimate()
 
     def gains(self, ids: Sequence[int]) -> Tensor:
@@ -67,24 +69,32 @@ class Acceptance:
         exponents = self._exponents(ids)
         return self._gains * (sum(exponents) / len(exponents))
 
-    def calibrate(self, ids: Sequence[int], drafts: DraftBatch) -> DraftBatch:
-        """What was drafted for these requests, with the ln of the estimated chances of the paths as
-        scores."""
+    def calibrate(
+        self, ids: Sequence[int], drafts: DraftBatch, depths: Sequence[int]
+    ) -> DraftBatch:
+        """What was drafted for these requests, which allow trees of those ``depths``, with the ln
+        of the estimated chances of the paths as scores."""
         if not any(drafts.counts):
             return drafts
         self._estimate()
         exponents = self._exponents(ids)
         found = drafts.calibrated(self._gains, exponents)
-        chances, own = found.chances, np.zeros_like(self._hoped)
-        own[: chances.shape[1]] = (chances ** (1 / np.array(exponents))[:, None]).mean(0)
-        self._usual.observe(own)
+        chances = found.chances ** (1 / np.array(exponents))[:, None]
+        limits = np.minimum(depths, self._max_depth)
+        for depth in set(limits.tolist()):
+            own = np.zeros_like(self._hoped)
+            own[: chances.shape[1]] = chances[limits == depth].mean(0)
+            self._usual_of(depth).observe(own)
         return found
 
-    def usual(self, ids: Sequence[int], hope: float) -> Floats:
-        """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests, with a
-        share of what is hoped of them."""
-        usual: Floats = self._usual.value ** np.array(self._exponents(ids))[:, None]
-        usual += hope * np.maximum(self._hoped - usual, 0.0)
+    def usual(self, ids: Sequence[int], hope: float, depths: Sequence[int]) -> Floats:
+        """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests, which
+        allow trees of those ``depths``, with a share of what is hoped of them."""
+        limits = np.minimum(depths, self._max_depth)
+        usual: Floats = np.stack([self._usual_of(depth).value for depth in limits.tolist()])
+        usual = usual ** np.array(self._exponents(ids))[:, None]
+        hoped = np.where(np.arange(len(self._hoped)) < limits[:, None], self._hoped, 0.0)
+        usual += hope * np.maximum(hoped - usual, 0.0)
         return usual
 
     def observe(
@@ -106,6 +116,11 @@ class Acceptance:
             counts += np.bincount(cells, seen, len(counts))
         self._counts[:, self._counts[0] > _MEMORY] *= 0.5
         self.drifts.setdefault(request_id, Drift()).observe(rows, sum(taken), expected)
+
+    def _usual_of(self, depth: int) -> Mean:
+        """What is known of requests of that depth; at first, what deeper ones are drafted."""
+        deepest = self._usual[self._max_depth].value
+        return self._usual.setdefault(depth, Mean(_USUAL_HALF_LIFE, deepest))
 
     def _exponents(self, ids: Sequence[int]) -> list[float]:
         return [self.drifts[i].exponent if i in self.drifts else 1.0 for i in ids]

@@ -14,7 +14,7 @@ from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.acceptance import Acceptance
-from trtspec.speculative.hybrid.costs import CostTable, Mean
+from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.probe import Probe
 
 _WORTH_HALF_LIFE = 6.0  # steps: fewer are noise, more draft on where a text no longer copies
@@ -75,7 +75,12 @@ class Member:
         self.took = clock() - began
         self.costs.observe(self.took, len(requests), sum(behind[i] for i in kept))
         self._drafts = drafts.spread(kept, len(requests))
-        return self.acceptance.calibrate(ids, self._drafts)
+        return self.acceptance.calibrate(ids, self._drafts, _depths(requests))
+
+    def usual(self, requests: Sequence[Request]) -> Floats:
+        """Chances ``[B, max_nodes]`` of what it would draft for these."""
+        ids = [request.id for request in requests]
+        return self.acceptance.usual(ids, self.probe.hope, _depths(requests))
 
     def seconds(self, requests: Sequence[Request], context: int = 0) -> float:
         """What drafting for these should take, with a share of catching up on their texts."""
@@ -121,3 +126,7 @@ class Member:
     def _behind(self, request: Request) -> int:
         """Tokens of the request that its cache lacks: the drafter feeds them before it drafts."""
         return len(request.tokens) - self._cache.committed(request) if self._cache else 1
+
+
+def _depths(requests: Sequence[Request]) -> list[int]:
+    return [request.max_draft_len for request in requests]

@@ -80,13 +80,12 @@ class Policy:
         self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, DraftBatch]
     ) -> Sequence[Member]:
         """The engines that draft beside those members that have."""
-        ids = [request.id for request in requests]
         engines = [member for member in self._members if member.has_engine]
-        usual = {e: e.acceptance.usual(ids, e.probe.hope) for e in engines}
+        usual = {e: e.usual(requests) for e in engines}
         seconds = {e: e.seconds(requests, step.context) for e in engines}
         options = list(dict.fromkeys([(), *((engine,) for engine in engines), tuple(engines)]))
         worths: list[list[float]] = []  # by the drafts that count, and by option
-        chances = np.zeros((len(ids), 0))
+        chances = np.zeros((len(requests), 0))
         for each in (None, *drafts.values()):
             chances = chances if each is None else _either(chances, each.chances)
             worths.append([])
@@ -97,7 +96,7 @@ class Policy:
                 worths[-1].append(tokens - self.pace(step) * took)
         best = options[worths[-1].index(max(worths[-1]))]
         for member, less, more in zip(drafts, worths, worths[1:], strict=False):
-            member.worth.observe((max(more) - max(less)) / step.requests)
+            member.worth.observe((max(more) - max(less)) / len(requests))
         self._chosen, self._weighed = best, step.requests
         step.spent = sum(member.seconds(requests, step.context) for member in (*drafts, *best))
         return best

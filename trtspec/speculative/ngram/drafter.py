@@ -29,7 +29,7 @@ class NGramDrafter(Drafter):
         requests = [item.request for item in batch.items]
         counts, tokens = [], []
         for item, request in zip(batch.items, requests, strict=True):
-            count = min(item.max_nodes, self.needs.max_nodes, request.remaining_tokens - 1)
+            count = min(item.max_nodes, self.needs.max_nodes, request.draft_depth)
             counts.append(count)
             tokens.append(request.tokens[self._known.get(request.id, 0) :] if count > 0 else [])
             if count > 0:

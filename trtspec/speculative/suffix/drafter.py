@@ -55,7 +55,7 @@ class SuffixDrafter(Drafter):
         """Of each item at most max_nodes nodes, as many as its match deserves."""
         most_nodes: list[int] = []
         for item in batch.items:
-            depth = item.request.remaining_tokens - 1
+            depth = item.request.draft_depth
             nodes = min(item.max_nodes, self.needs.max_nodes) if depth > 0 else 0
             if not self._options.tree:
                 nodes = min(nodes, depth)
@@ -69,7 +69,7 @@ class SuffixDrafter(Drafter):
             [request.id for request in requests],
             most_nodes,
             [request.end_tokens for request in requests],
-            [request.remaining_tokens - 1 for request in requests],
+            [request.draft_depth for request in requests],
             self._options,
         )
 

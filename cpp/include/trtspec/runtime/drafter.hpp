@@ -32,7 +32,7 @@ class Drafter {
 
   virtual const DrafterNeeds& needs() const = 0;
   // The draft nodes of batch.items, in their order: of each at most its max_nodes, none deeper than
-  // remaining_tokens() - 1.
+  // draft_depth().
   virtual DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) = 0;
   // What became of batch.items, in their order; prefill chunks come here too. Called after the
   // request's tokens were extended and before finished requests are released. Returns for each item

@@ -46,8 +46,8 @@ class Executor {
   Executor(ModelEngine& target, ResourceManager& resources, std::unique_ptr<Drafter> drafter,
            const SchedulerLimits& limits);
 
-  // Queues a request, behind all others: its id is higher than theirs. Throws Error
-  // if it could never run; both lengths are named.
+  // Queues a request, behind all others: its id is higher than theirs. Throws Error if it could
+  // never run, or asks for deeper drafts than there are; both numbers are named.
   void add(Request request);
   // Ends a request now; an unknown or finished id is ignored.
   void abort(std::int64_t request_id);

@@ -26,6 +26,8 @@ struct SamplingOptions {
   LogitsOptions logits = {};
   // How many best tokens to report of each position beside the emitted one, by the raw model.
   std::optional<std::int64_t> logprobs = std::nullopt;
+  // Depth of its drafts; 0: it is not drafted for. Left out: as deep as the drafter goes.
+  std::optional<std::int64_t> num_speculative_tokens = std::nullopt;
 
   // Throws Error for a value that cannot be honoured; names it and the limit.
   void check() const;
