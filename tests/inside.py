@@ -17,6 +17,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.kv_tensors import KVTensors
 from trtspec.executor.model_engine import ModelEngine
+from trtspec.speculative.alarm import AlarmedDrafter
 
 # Any: whether the target is compiled, padded, counted or drafts is what the tests are about.
 
@@ -32,7 +33,9 @@ def worker(llm: LLM) -> Any:
 
 
 def drafter(llm: LLM) -> Any:
-    return executor(llm)._drafter
+    """What drafts, without what watches it."""
+    found = executor(llm)._drafter
+    return found.watched if isinstance(found, AlarmedDrafter) else found
 
 
 def resources(llm: LLM) -> Any:

@@ -63,8 +63,13 @@ def plain(models: TinyModels) -> Callable[[Path], Texts]:
     return of
 
 
+OFTEN = {*METHODS, "suffix", "adaptive hybrid", "auto with a draft"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.matrix) for n in CASES]
+)
 def test_no_text_changes(
     models: TinyModels, plain: Callable[[Path], Texts], tmp_path: Path, name: str
 ) -> None:

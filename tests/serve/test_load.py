@@ -222,6 +222,9 @@ def test_metrics_agree_with_the_engine(serve: Serve) -> None:
             value = values[f'vllm:spec_decode_{name}_per_source_total{{,source="0"}}']
             assert value == figures[name] and figures[f"{name}_per_source"] == [value]
         assert values["vllm:spec_decode_acceptance_length"] == figures["acceptance_length"]
+        ((draft, cost),) = ((found["draft"], found["token_cost"]) for found in figures["drafts"])
+        assert values[f'vllm:spec_decode_draft_alarm{{draft="{draft}",}}'] == 0
+        assert values[f'vllm:spec_decode_draft_token_cost{{draft="{draft}",}}'] == cost
         # The first token of a sequence comes from its prefill, all others from verify steps.
         generated = values["vllm:generation_tokens_total"]
         assert generated == figures["num_emitted_tokens"] + 4

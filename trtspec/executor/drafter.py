@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from trtspec.errors import ConfigError
 from trtspec.executor.counted_engine import CountedEngine
@@ -87,7 +87,8 @@ class DrafterNeeds:
 class Drafter(Protocol):
     """A source of draft tokens. The executor asks `needs`, never which method it is.
 
-    Drafters inherit `profile` and `skips_drafts` unless they weigh what drafting costs.
+    Drafters inherit `profile` and `skips_drafts` unless they weigh what drafting costs, and
+    `reports` unless they are watched.
     """
 
     needs: DrafterNeeds
@@ -107,6 +108,11 @@ class Drafter(Protocol):
         by then; asked once a step, of executors whose engine drafts by itself otherwise. Inherited:
         always."""
         return True
+
+    def reports(self) -> Sequence[Mapping[str, Any]]:
+        """What was found of each draft that is watched, for metrics; may be asked by any thread.
+        Inherited: nothing."""
+        return ()
 
     @abstractmethod
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter
@@ -26,6 +27,9 @@ class ForwardingDrafter(Drafter):
 
     def needs_host(self) -> bool:
         return self._drafter.needs_host()
+
+    def reports(self) -> Sequence[Mapping[str, Any]]:
+        return self._drafter.reports()
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         return self._drafter.prepare_draft_tokens(batch)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trtspec.errors import TrtspecError
+from trtspec.executor.drafter import Drafter
 from trtspec.executor.overlap import Overlap
 
 
@@ -210,10 +211,11 @@ class ExecutorMetrics:
         target: EngineClock | None = None,
         drafts: Sequence[EngineClock] = (),
         overlap: Overlap | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         """``target`` and ``drafts``: the engines that the executor drives; their own counts are
         reported. Left out (for tests): no engine, so that all time is the host's. ``overlap``: what
-        does other work while they run."""
+        does other work while they run. ``drafter``: what reports on its drafts."""
         self.total = SpeculativeMetrics()
         self.num_engine_steps = 0
         self.num_failed_steps = 0
@@ -225,6 +227,7 @@ class ExecutorMetrics:
         self._target = [] if target is None else [target]
         self._drafts = list(drafts)
         self._overlap = overlap
+        self._drafter = drafter
         self._step_seconds = 0.0
         self._verify_steps = 0
         self._verify = Use()
@@ -286,7 +289,8 @@ class ExecutorMetrics:
         begins with `verify_` is of the `num_verify_steps` alone. `num_prefix_cache_queries` are the
         prompt tokens of the requests that began while prefixes are reused, `num_prefix_cache_hits`
         those of them that need no computing. `overlap_ms` is what work took that was done while
-        engine calls ran, `overlap_wait_ms` what of it steps waited for."""
+        engine calls ran, `overlap_wait_ms` what of it steps waited for. `drafts` has the
+        alarms and costs of each draft with a network."""
         used = self._now()
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
@@ -316,6 +320,7 @@ class ExecutorMetrics:
             "verify_host_ms": verify.host_seconds * 1e3,
             "verify_weight_bytes": verify.weight_bytes,
             "verify_kv_bytes": verify.kv_bytes,
+            "drafts": [*self._drafter.reports()] if self._drafter else [],
         }
 
     def _now(self) -> Use:

@@ -130,7 +130,7 @@ def open_runtime(
         scheduler = Scheduler(resources, *rows, needs, skips, order)
         engines = [draft.engine for draft in runtimes]
         overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
-        metrics = ExecutorMetrics(target, engines, overlap)
+        metrics = ExecutorMetrics(target, engines, overlap, drafter)
         executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics, overlap)
         undo.pop_all()
         return Runtime(executor, target, runtimes, followers)

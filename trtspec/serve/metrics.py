@@ -6,7 +6,7 @@ times and sizes of requests are kept here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -177,6 +177,16 @@ class _EngineCollector(Collector):
             "source",
             figures["num_accepted_tokens_per_source"],
         )
+        yield self._of_drafts(
+            "spec_decode_draft_alarm",
+            "1 while a draft is hardly accepted, which was warned of, else 0",
+            {found["draft"]: int(found["alarm"]) for found in figures["drafts"]},
+        )
+        yield self._of_drafts(
+            "spec_decode_draft_token_cost",
+            "Time of a drafted token as a part of a step of the target, as measured at the start",
+            {found["draft"]: found["token_cost"] for found in figures["drafts"]},
+        )
         yield self._by(
             "spec_decode_steps",
             "Verify steps by the number of draft tokens they accepted",
@@ -187,6 +197,14 @@ class _EngineCollector(Collector):
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
         family.add_metric([self._model], value)
+        return family
+
+    def _of_drafts(self, name: str, text: str, values: Mapping[str, float | None]) -> Metric:
+        labels = ["model_name", "draft"]
+        family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=labels)
+        for draft, value in values.items():
+            if value is not None:
+                family.add_metric([self._model, draft], value)
         return family
 
     def _by(self, name: str, text: str, label: str, values: Sequence[int]) -> Metric:

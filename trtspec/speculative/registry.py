@@ -14,6 +14,7 @@ from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import key_rules, nearest
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
+from trtspec.speculative.alarm import AlarmedDrafter
 from trtspec.speculative.assistant.method import ASSISTANT
 from trtspec.speculative.base import DraftMethod, Steps
 from trtspec.speculative.block.method import BLOCK_METHODS
@@ -174,7 +175,8 @@ def make_drafter(
 
 def _make_drafter(config: DecodingConfig, drafts: Sequence[DraftRuntime]) -> Drafter:
     rest = iter(drafts)
-    members = [_make_member(member, rest) for member in config.members]
+    is_judged = config.simulate_acceptance is None
+    members = [_make_member(member, rest, is_judged) for member in config.members]
     if len(members) == 1 and not config.adaptive:
         return members[0].drafter
     return UnionDrafter(
@@ -185,8 +187,9 @@ def _make_drafter(config: DecodingConfig, drafts: Sequence[DraftRuntime]) -> Dra
     )
 
 
-def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime]) -> Member:
-    """A method, with the next of the engines if it needs one."""
+def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime], is_judged: bool) -> Member:
+    """A method, with the next of the engines if it needs one. ``is_judged``: what is accepted says
+    something of its drafts."""
     method, has_engine = method_of(config), _needs(config).has_draft_engine
     draft = next(drafts, None) if has_engine else None
     if has_engine and draft is None:
@@ -201,6 +204,8 @@ def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime]) -> Memb
         return Member(drafter)
     if draft.states is not None:
         drafter = ReadsPart(drafter, draft.states)
+    if is_judged:
+        drafter = AlarmedDrafter(drafter, f"{config.method} ({draft.folder})", draft.engine)
     return Member(drafter, draft.engine, draft.cache)
 
 

@@ -26,13 +26,12 @@ from trtspec.engine.graphs import draft_shape
 from trtspec.errors import TrtspecError
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.prompts import load_tokenizer
+from trtspec.speculative.alarm import HEAVY, LIGHTER, LOW
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 from trtspec.speculative.options import speculative_to_dict
 
-NO_AGREEMENT, LITTLE_AGREEMENT = 0.1, 0.4
-"""Top-1 agreement below which a draft does not know its target, or hardly pays."""
-HEAVY = 0.25
-"""Share of a target's step that a drafted token may read, before it is told that this is much."""
+NO_AGREEMENT = 0.1
+"""Top-1 agreement below which a draft does not know its target; below `LOW` it hardly pays."""
 WORTH_TELLING = 1.05
 TEMPERATURES = (0.0, 1.0)
 SECONDS = 0.3
@@ -115,8 +114,7 @@ def contract_check(
     if any(weight.is_heavy for weight in weights):
         remedies.append(
             f"a drafted token reads more than {HEAVY:.0%} of what a step does, so it pays only "
-            "where most are accepted: give the draft fewer bits (weight_dtype), cut its head "
-            "(vocabulary), draft less, or take a smaller one; the expected speed-up tells"
+            f"where most are accepted: {LIGHTER}; the expected speed-up tells"
         )
     detail = "; ".join((*built, *(weight.describe() for weight in weights), *doubts))
     return Check(name, WARNING if remedies else OK, detail, "; ".join(remedies))
@@ -239,7 +237,7 @@ def _agreement_check(name: str, detail: str, rates: Sequence[float]) -> Check:
             name, PROBLEM, detail, "this draft does not know its target: check that it was trained "
             "for this very model (and this version of it), and with these hidden layers",
         )  # fmt: skip
-    if first < LITTLE_AGREEMENT:
+    if first < LOW:
         return Check(
             name, WARNING, detail, "low for a draft: was it trained for this model, and on text "
             "like these prompts (--dataset)?",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
@@ -75,6 +76,9 @@ class UnionDrafter(Drafter):
     def live_requests(self) -> Set[int]:
         return {i for member in self._members for i in member.live_requests}
 
+    def reports(self) -> Sequence[Mapping[str, Any]]:
+        return [found for member in self._members for found in member.drafter.reports()]
+
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
         """See `Drafter.profile`: times the target, then the engine of each member."""
         most = min(max_rows, max_requests * (1 + self.needs.max_nodes))
@@ -83,6 +87,7 @@ class UnionDrafter(Drafter):
         )
         for member in self._members:
             member.profile(max_requests, max_rows)
+            member.drafter.profile(target, max_requests, max_rows)
 
     def _draft(self, step: Step, plan: StepPlan) -> DraftBatch:
         """Let members draft, and give each item the nodes that are worth a row."""

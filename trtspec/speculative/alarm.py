@@ -1,0 +1,188 @@
+"""Alarms: a draft that is hardly accepted any more, or never was, and one that costs too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.drafter import Drafter
+from trtspec.executor.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_result import StepResult
+from trtspec.log import logger
+from trtspec.ops.draft_batch import DraftBatch
+
+LOW = 0.4
+"""Acceptance of a first token that is low for a draft: what is usual counts as this much at least.
+With more, weak drafts raise an alarm at once; with less, it takes longer to tell a wrong one."""
+HEAVY = 0.25
+"""Share of a target's step that a drafted token may take, before it is told that this is much: with
+less, drafts are blamed that pay where half of them are accepted; with more, such as never pay are
+not."""
+LIGHTER = (
+    "give the draft fewer bits (weight_dtype), cut its head (vocabulary), draft less, or take a "
+    "smaller one"
+)
+_LEARNED = 512
+"""Drafts that what is usual is the mean of: fewer are noise, more of them pass unwatched."""
+_FEWEST = 64
+"""Drafts that reached a position, for it to be watched: fewer are noise, more leave deep ones."""
+_AS_USUAL, _LOST = 1 / 2, 1 / 8
+"""Shares of what is usual, as texts may have it and as no text has. With a higher first one, hard
+texts raise alarms; with a higher second one, too; with lower ones it takes longer."""
+_EVIDENCE = 14.0
+"""Ln of how much likelier one of them is than the other, to change the state. A false alarm takes
+e^14 tokens or more while half of what is usual is accepted; with more an alarm comes later."""
+_TIMED = 3
+"""Calls, of which the fastest counts: fewer time what only the first does, more delay starts."""
+
+
+class AcceptanceAlarm:
+    """Tells from the drafts that are compared with the text when acceptance is lost, and when it is
+    back: a sequential test (CUSUM, Page 1954) of one share of what is usual against another.
+
+    What is usual is, by position, the share of tokens that are right behind right ones, of the
+    first `_LEARNED` drafts without an alarm; of a first token `LOW` at least, also before.
+
+    is_on: whether the alarm is raised. num_raised: how often it was.
+    """
+
+    def __init__(self) -> None:
+        self.is_on, self.num_raised = False, 0
+        self.usual: list[float] = [LOW]
+        """By position, as far as these are watched."""
+        self.compared = self.right = 0
+        """Tokens since the evidence began: what it rests on."""
+        self._evidence, self._learns = 0.0, True
+        self._tries: list[int] = []
+        self._hits: list[int] = []
+
+    def observe(self, compared: int, right: int) -> bool:
+        """Of a draft so many positions were compared with the text, of which the first ``right``
+        were right: all, or all but the last. Returns whether the alarm is raised or taken back."""
+        if self._learns and not self.is_on:
+            self._learn(compared, right)
+        if not self._evidence:
+            self.compared = self.right = 0
+        watched = min(compared, len(self.usual))
+        hits = min(right, watched)
+        change = hits * math.log(_LOST / _AS_USUAL)
+        if hits < watched:
+            usual = self.usual[hits]
+            change += math.log((1 - _LOST * usual) / (1 - _AS_USUAL * usual))
+        self._evidence = max(self._evidence + (-change if self.is_on else change), 0.0)
+        self.compared, self.right = self.compared + watched, self.right + hits
+        if self._evidence > _EVIDENCE:
+            self.is_on = not self.is_on
+            self.num_raised += self.is_on
+            self._tries, self._hits, self._evidence = [], [], 0.0
+            return True
+        return False
+
+    def _learn(self, compared: int, right: int) -> None:
+        tries, hits = self._tries, self._hits
+        tries += [0] * (compared - len(tries))
+        hits += [0] * (compared - len(hits))
+        for position in range(compared):
+            tries[position] += 1
+            hits[position] += position < right
+        if tries and tries[0] == _LEARNED:
+            self._learns = False
+            self.usual = [max(hits[0] / tries[0], LOW)]
+            for hit, tried in zip(hits[1:], tries[1:], strict=True):
+                if tried < _FEWEST or hit < LOW * tried:  # chance would be the judge there
+                    break
+                self.usual.append(hit / tried)
+
+
+class AlarmedDrafter(ForwardingDrafter):
+    """Watches what becomes of a drafter's own drafts, verified or not, of one request a step in
+    turn: more would tell sooner, and cost the host a call each. It says once what it finds.
+
+    name: of the draft, for people.
+    """
+
+    def __init__(self, drafter: Drafter, name: str, engine: CountedEngine) -> None:
+        super().__init__(drafter)
+        self.name = name
+        self.alarm = AcceptanceAlarm()
+        self.token_cost: float | None = None
+        """Of a step of the target, what a drafted token takes; None: it was not measured."""
+        self._engine = engine
+        self._asked: tuple[int, int, DraftBatch] | None = None  # a request, its place and drafts
+        self._turn = 0
+
+    @property
+    def watched(self) -> Drafter:
+        return self._drafter
+
+    def reports(self) -> Sequence[Mapping[str, Any]]:
+        alarm = self.alarm
+        return [
+            {
+                "draft": self.name,
+                "alarm": alarm.is_on,
+                "num_alarms": alarm.num_raised,
+                "usual_acceptance_per_pos": list(alarm.usual),
+                "token_cost": self.token_cost,
+            }
+        ]
+
+    def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
+        """Beside what the drafter measures: what a drafted token costs, of one request."""
+        super().profile(target, max_requests, max_rows)
+        draft, step = _fastest(self._engine), _fastest(target)
+        if draft is None or not step:
+            return
+        self.token_cost = draft / self.needs.max_depth / step
+        if self.token_cost > HEAVY:
+            logger.warning(
+                "a token of the draft %s takes %.0f%% of a step of the target (%d of them %.2f ms, "
+                "a step %.2f ms): it pays only where most are accepted; %s",
+                *(self.name, 100 * self.token_cost, self.needs.max_depth, 1e3 * draft, 1e3 * step),
+                LIGHTER,
+            )
+
+    def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
+        drafts = super().prepare_draft_tokens(batch)
+        drafted = [place for place, count in enumerate(drafts.counts) if count]
+        self._asked = None
+        if drafted:
+            self._turn += 1
+            place = drafted[self._turn % len(drafted)]
+            self._asked = batch.items[place].request.id, place, drafts
+        return drafts
+
+    def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            id, place, drafts = asked
+            for i, item in enumerate(batch.items):
+                if item.request.id == id:
+                    compared, right, _ = drafts.outcomes(place, result.emitted(i), None, (1, 1))
+                    self._observe(compared, sum(right))
+        return super().on_accepted(batch, result)
+
+    def _observe(self, compared: int, right: int) -> None:
+        if not self.alarm.observe(compared, right):
+            return
+        alarm = self.alarm
+        found = f"of {alarm.compared} drafted tokens {alarm.right} were right"
+        if not alarm.is_on:
+            logger.warning("the draft %s is accepted again: %s", self.name, found)
+            return
+        logger.warning(
+            "the draft %s is hardly accepted: %s, usual are %.0f%% of the first ones. Likely "
+            "causes: it was made for another target, or version of it; the chat template is not "
+            "that of its training; its vocabulary map means other tokens; the traffic has changed. "
+            "trtspec-doctor compares the pair; texts stay right meanwhile, and come slower",
+            *(self.name, found, 100 * alarm.usual[0]),
+        )
+
+
+def _fastest(engine: CountedEngine) -> float | None:
+    """Seconds of a call for one request; None: the engine cannot tell."""
+    seconds = [engine.time_call(1, 1) for _ in range(_TIMED)]
+    return min((each for each in seconds if each is not None), default=None)
