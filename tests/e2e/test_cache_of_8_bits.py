@@ -97,9 +97,10 @@ def test_a_draft_that_is_the_target_is_right(models: TinyModels) -> None:
     assert metrics["num_accepted_tokens"] == metrics["num_draft_tokens"] > 0
 
 
-def test_latents(tmp_path: Path) -> None:
-    models = TinyModels(tmp_path)
-    folder = models.save(family_model("deepseek_v3"), "latents")
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next"])
+def test_other_mixers(tmp_path: Path, family: str) -> None:
+    """Latents too, and K/V beside states, which stay as they are."""
+    folder = TinyModels(tmp_path).save(family_model(family), family)
     with open_llm(folder, **in_8_bits(), max_batch_size=1) as llm:
         expected = texts(llm)
         assert is_in_8_bits(llm._runtime.target)

@@ -78,10 +78,11 @@ def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = F
     )
     add("--device", help=help_texts.DEVICE)
     add("--max_seq_len", type=int, help="tokens of a sequence, prompt and output")
+    add("--kv_cache_dtype", help=help_texts.KV_CACHE_DTYPE)
     add_weight_flags(add)
 
 
-ENGINE_OPTIONS = ("max_seq_len", "backend", "device", *WEIGHT_OPTIONS)
+ENGINE_OPTIONS = ("max_seq_len", "backend", "device", "kv_cache_dtype", *WEIGHT_OPTIONS)
 """What `add_engine_flags` adds besides ``dtype``, as options of a build."""
 
 
