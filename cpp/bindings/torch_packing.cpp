@@ -21,13 +21,14 @@ struct PackerHolder : torch::CustomClassHolder {
   // The eight row inputs and the logits rows; and the tokens whose K/V is read.
   using Packed = std::tuple<std::vector<at::Tensor>, int64_t>;
 
-  // Of each request: how many of `tokens` are its own, its committed tokens, its blocks (int32
-  // [n]), and whether logits are wanted; and the address of the drafts of all, 0 without.
-  Packed pack(const Ints& tokens, const Ints& counts, const Ints& contexts,
+  // Of each request: how many of `tokens` are its own, its committed rows and the tokens beside them
+  // (RowGroup), its blocks (int32 [n]), and whether logits are wanted; and the address of the drafts
+  // of all, 0 without.
+  Packed pack(const Ints& tokens, const Ints& counts, const Ints& contexts, const Ints& gaps,
               const std::vector<at::Tensor>& blocks, const c10::List<bool>& last_logits,
               int64_t drafts) {
     const std::size_t size = counts.size();
-    TORCH_CHECK(contexts.size() == size && last_logits.size() == size,
+    TORCH_CHECK(contexts.size() == size && gaps.size() == size && last_logits.size() == size,
                 "packing: one of each is needed for ", size, " requests");
     check(size, blocks, drafts);
     std::vector<trtspec::RowGroup> groups(size);
@@ -39,7 +40,8 @@ struct PackerHolder : torch::CustomClassHolder {
                    contexts[i],
                    blocks_of(blocks[i]),
                    draft_of(drafts, i),
-                   last_logits[i]};
+                   last_logits[i],
+                   gaps[i]};
       first += count;
     }
     return packed(groups);

@@ -36,7 +36,7 @@ void KVCacheManager::check_invariants() const {
     std::unordered_set<std::int32_t> seen;
     for (std::int64_t i = 0; i < held; ++i) {
       const std::int32_t block = sequence.blocks[std::size_t(i)];
-      if (i < sequence.num_behind) {
+      if (i >= m.sinks && i < m.sinks + sequence.num_behind) {
         require_of(block == kNoBlock, request, "holds a block behind its window");
         continue;
       }

@@ -41,9 +41,9 @@ inline std::int64_t at_least(const char* name, std::int64_t value, std::int64_t 
 // Quotient rounded up, for a dividend of 0 or more.
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
-// num_behind: leading blocks that are kNoBlock. num_offered: those that were offered for reuse.
-// prefix: identity of what lies before the next one to be offered. source: the snapshot that it began
-// on. kept: those that its calls make, not published yet, with falling rows.
+// num_behind: blocks behind the sinks that are kNoBlock. num_offered: those that were offered for
+// reuse. prefix: identity of what lies before the next one to be offered. source: the snapshot that
+// it began on. kept: those that its calls make, not published yet, with falling rows.
 struct CachedSequence {
   std::vector<std::int32_t> blocks;
   std::int64_t num_behind = 0;
@@ -58,11 +58,12 @@ struct CachedSequence {
 
 struct KVCacheManager::Impl {
   Impl(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse, std::int64_t lookahead,
-       std::int64_t window, const StateSizes& state_sizes)
+       std::int64_t window, std::int64_t sinks, const StateSizes& state_sizes)
       : num_blocks(at_least("num_blocks", num_blocks, 1)),
         block_size(at_least("block_size", block_size, 1)),
         lookahead(at_least("lookahead", lookahead, 0)),
         window(at_least("window", window, 0)),
+        sinks(at_least("sinks", sinks, 0)),
         enable_reuse(enable_reuse),
         cached(checked_count(num_blocks)),
         references(std::size_t(num_blocks), 0),
@@ -152,8 +153,9 @@ struct KVCacheManager::Impl {
       found.source = states.snapshot(found.blocks.back());
       states.use(found.source);
     }
-    for (std::int32_t& block : found.blocks) {
-      if (found.num_behind < behind(found.committed)) {
+    for (std::int64_t i = 0; i < found.num_offered; ++i) {
+      std::int32_t& block = found.blocks[std::size_t(i)];
+      if (i >= sinks && found.num_behind < behind(found.committed)) {
         ++found.num_behind;
         block = kNoBlock;
       } else if (references[std::size_t(block)]++ == 0) {
@@ -213,15 +215,18 @@ struct KVCacheManager::Impl {
     }
   }
 
-  // Blocks that no row after the first `rows` sees.
+  // Blocks behind the sinks that no row after the first `rows` sees.
   std::int64_t behind(std::int64_t rows) const {
-    return window == 0 ? 0 : std::max<std::int64_t>(rows - window + 1, 0) / block_size;
+    if (window == 0) return 0;
+    const std::int64_t first_seen = std::max<std::int64_t>(rows - window + 1, 0) / block_size;
+    return std::max<std::int64_t>(first_seen - sinks, 0);
   }
 
   // Lets go of the blocks behind the window of the row after the first `rows`.
   void drop_behind(CachedSequence& sequence, std::int64_t rows) {
     for (; sequence.num_behind < behind(rows); ++sequence.num_behind) {
-      release(std::exchange(sequence.blocks[std::size_t(sequence.num_behind)], kNoBlock));
+      const auto next = std::size_t(sinks + sequence.num_behind);
+      release(std::exchange(sequence.blocks[next], kNoBlock));
     }
   }
 
@@ -229,6 +234,7 @@ struct KVCacheManager::Impl {
   std::int64_t block_size;
   std::int64_t lookahead;
   std::int64_t window;
+  std::int64_t sinks;
   bool enable_reuse;
   std::vector<std::int32_t> free;  // a stack: the lowest block first
   OldestFirst cached;

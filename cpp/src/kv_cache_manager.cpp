@@ -9,9 +9,9 @@
 namespace trtspec {
 
 KVCacheManager::KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse,
-                               std::int64_t lookahead, std::int64_t window,
+                               std::int64_t lookahead, std::int64_t window, std::int64_t sinks,
                                const StateSizes& states)
-    : impl_(std::make_unique<Impl>(num_blocks, block_size, enable_reuse, lookahead, window,
+    : impl_(std::make_unique<Impl>(num_blocks, block_size, enable_reuse, lookahead, window, sinks,
                                    states)) {}
 KVCacheManager::~KVCacheManager() = default;
 KVCacheManager::KVCacheManager(KVCacheManager&&) noexcept = default;
@@ -26,7 +26,7 @@ std::int64_t KVCacheManager::num_free_blocks() const { return impl_->num_free();
 std::int64_t KVCacheManager::rows_held(std::int64_t total, std::int64_t step) const {
   const Impl& m = *impl_;
   // A block that the window cuts, one that is not full, and one that waits to be offered.
-  const std::int64_t most = m.window + 3 * m.block_size + m.lookahead + step;
+  const std::int64_t most = m.window + (m.sinks + 3) * m.block_size + m.lookahead + step;
   return m.window == 0 ? total : std::min(total, most);
 }
 

@@ -31,7 +31,8 @@ TreeGrowth::TreeGrowth(const Levels& levels, std::span<const RolloutRoot> roots,
       rule_(std::move(rule)) {
   for (const RolloutRoot& root : roots) {
     Growth& growth = growths_.emplace_back();
-    growth.context = root.position + 1;
+    growth.context = root.position - root.gap + 1;
+    growth.gap = root.gap;
     growth.blocks = root.blocks;
     growth.ancestors.assign(static_cast<std::size_t>(mask_words), 0);
   }
@@ -106,7 +107,7 @@ BeamRows TreeGrowth::next() {
       const std::int64_t lane = index / branching, offset = rows_fed_ + std::ssize(fed);
       const std::int64_t node = growth.pooled + index;
       rows.tokens.push_back(growth.pool.tokens[static_cast<std::size_t>(node)]);
-      rows.positions.push_back(growth.context - 1 + depth_);
+      rows.positions.push_back(growth.context + growth.gap - 1 + depth_);
       rows.slots.push_back(slot(growth, growth.context + offset));
       rows.rows_above.push_back(first_above + lane);
       const auto above = growth.ancestors.begin() + lane * mask_words_;

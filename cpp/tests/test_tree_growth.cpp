@@ -50,6 +50,18 @@ void test_rows() {
   CHECK(tree.scores == (Floats{-1, -2, -2, -2.5F, -2.75F}));
 }
 
+// Rows before the root were let go: it lies in their place.
+void test_gap() {
+  const Levels levels({.topk = 1, .num_steps = 2, .num_draft_tokens = 3});
+  const std::vector<RolloutRoot> behind = {{.position = 45, .blocks = kBlocks, .gap = 40}};
+  TreeGrowth growth(levels, behind, 4, 1);
+  growth.record(Ints{10}, Floats{0}, 1);
+  const BeamRows beam = growth.next();
+  CHECK(beam.positions == Ints{46});
+  CHECK(beam.slots == Ints{7 * 4 + 2});
+  CHECK(beam.context_lens == std::vector<std::int32_t>{6});
+}
+
 void test_stops() {
   const Levels levels({.topk = 1, .num_steps = 4, .num_draft_tokens = 5});
   TreeGrowth shallow(levels, kRoots, 4, 1, {.max_depth = 1});
@@ -98,6 +110,7 @@ void test_blocks() {
 
 int main() {
   test_rows();
+  test_gap();
   test_stops();
   test_blocks();
   return check_result();

@@ -101,7 +101,7 @@ class ToyEngine:
         self.vocab_size = model.vocab
         self.num_calls = 0
         self.seconds = 0.0
-        self.weight_bytes = self.kv_bytes = 0
+        self.weight_bytes = self.kv_bytes = self.num_texts_over = 0
         self.before_call: Callable[[], None] = lambda: None
         self._kind = kind
         self._model = model

@@ -90,6 +90,7 @@ def changes_of_logits() -> dict[str, Any]:
 
 
 SERVED = {"num_failed_steps", "num_preemptions", "overlap_ms", "overlap_wait_ms"}
+SERVED |= {"num_texts_over_draft"}
 """What a server counts over its life; one run of the binary does not, nor does it do other work
 while its engines run."""
 

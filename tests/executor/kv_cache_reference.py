@@ -45,12 +45,14 @@ class PlainKVCacheManager:
         *,
         lookahead: int = 0,
         window: int = 0,
+        sinks: int | None = None,
     ) -> None:
         for name, value, least in (
             ("num_blocks", num_blocks, 1),
             ("block_size", block_size, 1),
             ("lookahead", lookahead, 0),
             ("window", window, 0),
+            ("sinks", sinks or 0, 0),
         ):
             if value < least:
                 raise ConfigError(f"{name}={value} of a KV cache must be at least {least}")
@@ -58,7 +60,7 @@ class PlainKVCacheManager:
         self.block_size = block_size
         self.enable_reuse = enable_reuse
         self.lookahead = lookahead
-        self.window = window
+        self.window, self.sinks = window, sinks or 0
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: lowest block first
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, oldest first
         self._references = [0] * num_blocks
@@ -80,7 +82,7 @@ class PlainKVCacheManager:
 
     def rows_held(self, total: int, step: int) -> int:
         """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
-        most = self.window + 3 * self.block_size + self.lookahead + step
+        most = self.window + (self.sinks + 3) * self.block_size + self.lookahead + step
         return min(total, most) if self.window else total
 
     def match(self, tokens: Sequence[int]) -> int:
@@ -185,7 +187,7 @@ class PlainKVCacheManager:
             self._publish(sequence, tokens, min(num_committed, known - self.lookahead) // size)
         self._drop_blocks(sequence, -(-num_committed // size))
         offered = sequence.offered * size if self.enable_reuse else num_committed
-        for index in range(self._behind(offered)):
+        for index in range(self.sinks, self._first_seen(offered)):
             block = sequence.blocks[index]
             if block is not None:
                 sequence.blocks[index] = None
@@ -209,6 +211,7 @@ class PlainKVCacheManager:
             assert sequence.offered <= num_full, (request_id, "an uncommitted prefix")
             for index, block in enumerate(blocks):
                 if block is None:
+                    assert index >= self.sinks, (request_id, "a sink is gone")
                     last = (index + 1) * self.block_size - 1
                     assert last <= committed - self.window, (request_id, "a block in sight is gone")
                     continue
@@ -247,12 +250,14 @@ class PlainKVCacheManager:
     def _start(self, request_id: int, blocks: Sequence[int], prefix: _Prefix, absent: int) -> None:
         """Begin a sequence on these blocks, which are in the reuse table."""
         committed = len(blocks) * self.block_size
-        behind = self._behind(committed)
-        for block in blocks[behind:]:
+        gone = range(self.sinks, self._first_seen(committed))
+        table = [None if i in gone else block for i, block in enumerate(blocks)]
+        for block in table:
+            if block is None:
+                continue
             if self._references[block] == 0:
                 del self._cached[block]
             self._references[block] += 1
-        table = [None] * behind + list(blocks[behind:])
         self._sequences[request_id] = _Sequence(table, committed, len(blocks), prefix, absent)
 
     def _publish(self, sequence: _Sequence, tokens: Sequence[int], num_full: int) -> None:
@@ -287,8 +292,8 @@ class PlainKVCacheManager:
             else:
                 self._cached[block] = None
 
-    def _behind(self, rows: int) -> int:
-        """Blocks that no row after the first ``rows`` sees."""
+    def _first_seen(self, rows: int) -> int:
+        """The first block in the window of the row after the first ``rows``."""
         return max(rows - self.window + 1, 0) // self.block_size if self.window else 0
 
     def _evict(self) -> int:

@@ -284,6 +284,21 @@ def test_a_long_text_needs_few_blocks_behind_a_window() -> None:
         assert sum(block >= 0 for block in table(cache, 1)) <= 3
 
 
+def test_sinks_are_kept() -> None:
+    """Beside the window of the next row, at 20, which sees 14 to 20."""
+    text = list(range(100, 130))
+    cache = manager(num_blocks=8, window=7, sinks=1)
+    run(cache, 1, text, 20)
+    assert table(cache, 1) == [0, -1, -1, 3, 4]
+    assert cache.num_free_blocks == 5 and cache.rows_held(400, 4) == 27
+    assert run(cache, 2, [*text[:16], 7, 7], 16) == 16
+    assert table(cache, 2) == [0, -1, 2, 3]
+    cache.free(1)
+    cache.free(2)
+    assert cache.num_free_blocks == 8 and cache.match(text) == 20
+    cache.check_invariants()
+
+
 @pytest.mark.parametrize(
     ("num_blocks", "block_size", "lookahead", "name"),
     [(0, 4, 0, "num_blocks=0"), (4, 0, 0, "block_size=0"), (4, 4, -1, "lookahead=-1")],

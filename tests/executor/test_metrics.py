@@ -19,6 +19,7 @@ class Clock:
     seconds: float = 0.0
     weight_bytes: int = 0
     kv_bytes: int = 0
+    num_texts_over: int = 0
 
     def call(self, seconds: float, weight_bytes: int, kv_bytes: int) -> None:
         self.num_calls += 1

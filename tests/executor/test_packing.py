@@ -43,6 +43,13 @@ def test_a_prefill_a_tree_and_a_chunk() -> None:
     assert [x.dtype for x in (*rows, wanted)] == [*kinds, torch.int64]
 
 
+def test_rows_behind_a_gap() -> None:
+    """They lie behind those that are held, and stand where they stand in the text."""
+    rows, _, cached, *_ = pack([RowGroup([5, 6], 3, blocks(2, 0), gap=40)], LAYOUT)
+    assert rows.positions.tolist() == [43, 44] and rows.slot_mapping.tolist() == [11, 0]
+    assert rows.context_lens.tolist() == [3] and cached == 5
+
+
 def test_rows_without_a_place_are_refused() -> None:
     with pytest.raises(RuntimeError, match="rows up to 5 of a request with 1 blocks of 4"):
         pack([RowGroup([1, 2], 3, blocks(0))], LAYOUT)

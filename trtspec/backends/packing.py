@@ -20,13 +20,15 @@ from trtspec.ops.draft_batch import DraftBatch
 class RowGroup:
     """The rows of one request: tokens behind its committed ones; draft nodes may follow, if its
     root is the only token. ``last_logits`` wants logits of the last token and of the nodes. blocks:
-    int32 [n], the request's block table.
+    int32 [n], the request's block table. gap: tokens that it has beside the ``context`` rows which
+    are held: positions are so many further than places in the cache.
     """
 
     tokens: Sequence[int]
     context: int
     blocks: Tensor
     last_logits: bool = True
+    gap: int = 0
 
 
 class RowBatch(NamedTuple):
@@ -52,6 +54,7 @@ def pack(
             [token for group in groups for token in group.tokens],
             [len(group.tokens) for group in groups],
             [group.context for group in groups],
+            [group.gap for group in groups],
             [group.blocks for group in groups],
             [group.last_logits for group in groups],
             0 if drafts is None else drafts.address,

@@ -89,6 +89,7 @@ def check_engine_draft(
         CheckpointError: the checkpoint that the config names cannot be found or read.
     """
     require_passes(speculative, engine)
+    require_window(speculative, draft, engine)
     speculative.check_network(draft.network)
     speculative.weights.check_built(draft.weights)
     model = str(speculative.speculative_model)
@@ -113,11 +114,33 @@ def check_engine_draft(
 
 def require_passes(speculative: TreeDecodingConfig, engine: EngineConfig) -> None:
     """ConfigError for drafts that are to end between passes which an engine makes in one call."""
-    if speculative.least_probability and not engine.by_pass:
+    if speculative.least_probability and speculative.steps_by_pass and not engine.by_pass:
         raise ConfigError(
             f"p_min={speculative.least_probability} ends drafts between the passes of a draft, but "
             f"backend {engine.build.backend} on {engine.build.device} drafts as built; leave it "
             "out, or build the engine for a CPU with another backend"
+        )
+
+
+def require_window(
+    speculative: TreeDecodingConfig, draft: EngineDraft, engine: EngineConfig
+) -> None:
+    """ConfigError for a draft whose attention cannot be limited to a window."""
+    if speculative.window is None:
+        return
+    asked, decoder = f"draft_window={speculative.window.size}", draft.network.decoder
+    if decoder is None:
+        raise ConfigError(f"{asked}: the draft keeps no K/V of its own; leave it out")
+    own = max(layer.window for layer in decoder.layers)
+    if own:
+        raise ConfigError(
+            f"{asked}: layers of the draft have sliding windows, of up to {own} tokens, which they "
+            "were trained with; leave it out"
+        )
+    if engine.layout.is_slots:
+        raise ConfigError(
+            f"{asked}: backend {engine.build.backend} keeps K/V in slots, of which no rows are let "
+            "go; leave it out, or build the engine with another backend"
         )
 
 

@@ -31,6 +31,7 @@ from trtspec.builder.pair import (
     check_rows_without_draft,
     fit_pair,
     require_passes,
+    require_window,
     whole_fingerprint,
 )
 from trtspec.builder.ranks import rank_lines, split
@@ -256,7 +257,7 @@ def plan_build(
         if draft.vocabulary is not None:
             uncut = at_hand.open(member.uncut()).content
             fingerprints[whole_fingerprint(folder)] = hash_files(uncut, digest)
-        reasons += [*because, *choice, *made_for]
+        reasons += [*because, *choice, *made_for, *_reach(member, draft, length)]
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
         together = speculative.built([draft.folder for draft in drafts])
@@ -279,8 +280,9 @@ def plan_build(
         speculation=together,
         extract_layers=extract_layers,
     )
-    for member in with_networks(speculative):
+    for member, draft in zip(with_networks(speculative), drafts, strict=True):
         require_passes(member, engine)
+        require_window(member, draft, engine)
     # A change of a converter may change weights without changing any shape.
     converters = code_in(Path(checkpoint_converters.__path__[0]))
     facts: list[object] = [fingerprints, asdict(build), converters, other_packages()]
@@ -340,9 +342,16 @@ def _plan_draft(
     require_target_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
     assert build.max_seq_len is not None, "a resolved build says it"
     network = _for_length(network, build.max_seq_len)
-    least = speculative.least_probability
-    contract = SpeculationContract.of(speculative.method, speculative.tree, least)
-    return EngineDraft(network, contract, folder), choice
+    return EngineDraft(network, SpeculationContract.of(speculative), folder), choice
+
+
+def _reach(speculative: TreeDecodingConfig, draft: EngineDraft, length: int) -> list[str]:
+    """A line where the engine's longest texts are too long for a draft."""
+    longest = speculative.max_model_len or draft.longest
+    if longest is None or longest >= length:
+        return []
+    said = "max_model_len" if speculative.max_model_len else "its max_position_embeddings"
+    return [f"the {draft.folder} drafts in texts of up to {longest} tokens: {said}"]
 
 
 def _for_length(network: DraftConfig, length: int) -> DraftConfig:

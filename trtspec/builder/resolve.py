@@ -12,6 +12,7 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
 from trtspec.formats.choose import check_tied, kept_storage, resolve_weights
@@ -71,12 +72,13 @@ def resolve_build(
         reasons += check_length(model, max_seq_len)
     if slots is not None:
         slots.check(max_seq_len)
-    draft_limit = speculative.max_model_len if speculative else None
-    if draft_limit is not None and draft_limit < max_seq_len:
-        raise ConfigError(
-            f"speculative_config's max_model_len={draft_limit} is below max_seq_len={max_seq_len}; "
-            f"drafts serve every sequence: lower max_seq_len or leave max_model_len out"
-        )
+    for member in speculative.members if speculative else ():
+        limit = member.max_model_len
+        if not isinstance(member, TreeDecodingConfig) and limit is not None and limit < max_seq_len:
+            raise ConfigError(
+                f"speculative_config's max_model_len={limit} is below max_seq_len={max_seq_len}; "
+                f"{member.method} drafts in every text: leave max_model_len out"
+            )
 
     verify_rows = config.max_batch_size * rows
     max_num_tokens = config.max_num_tokens

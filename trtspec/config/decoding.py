@@ -43,7 +43,8 @@ class DraftsAtHand(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
     """What every method shares. max_draft_len: most draft tokens on one path (K of a chain, depth D
-    of a tree). max_model_len: longest sequence the drafts must serve; at least the engine's.
+    of a tree). max_model_len: texts of so many tokens go on without drafts; left out, those that
+    are longer than what the draft's network was made for. A method without a network drafts in all.
 
     simulate_acceptance: FOR BENCHMARKS AND TESTS ONLY, the text is then NOT the model's. Drafts are
     accepted by chance, whatever their tokens: entry i is the probability that a step accepts its

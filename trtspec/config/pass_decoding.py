@@ -27,6 +27,7 @@ class PassDecodingConfig(CutVocabularyConfig):
     """
 
     steps_by_pass: ClassVar[int | None] = 12
+    least_key: ClassVar[str | None] = "p_min"
 
     p_min: float = 0.0
 
@@ -34,7 +35,3 @@ class PassDecodingConfig(CutVocabularyConfig):
         if not 0.0 <= self.p_min < 1.0:
             raise ConfigError(f"p_min={self.p_min} is a probability, at least 0 and below 1")
         super().__post_init__()
-
-    @property
-    def least_probability(self) -> float:
-        return self.p_min

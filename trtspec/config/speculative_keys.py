@@ -22,6 +22,9 @@ TREE_ALIASES: Mapping[str, str] = {
     "speculative_eagle_topk": "topk",
     "dynamic_tree_max_topK": "topk",
     "speculative_num_draft_tokens": "num_draft_tokens",
+    "speculative_draft_window_size": "draft_window",
+    "draft_window_size": "draft_window",
+    "speculative_draft_sink_size": "draft_sinks",
 }
 MODEL_ALIASES: Mapping[str, str] = {
     "model": "speculative_model",
@@ -130,10 +133,6 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     ),
     "speculative_moe_runner_backend": Foreign("no such backend", (None, "auto")),
     "speculative_disable_mqa_scorer": Foreign("it must be true or false", any_bool),
-    "speculative_draft_window_size": Foreign(
-        "drafts see all that the target has committed", (None,)
-    ),
-    "speculative_draft_sink_size": Foreign("drafts see all that the target has committed", (None,)),
     # Drafts are drawn from the draft's own distribution with the target's noise.
     "draft_sample_method": Foreign(
         "drafts are samples coupled to the target's by shared noise, never plain argmax above "
@@ -182,6 +181,13 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
             "verifies fewer of these",
             (None, 0, 0.0),
         ),
+    ),
+    **dict.fromkeys(
+        (
+            *("draft_window", "draft_sinks", "draft_window_size"),
+            *("speculative_draft_window_size", "speculative_draft_sink_size"),
+        ),
+        Foreign("no network drafts here whose attention could see less", (None,)),
     ),
     "eagle_choices": Foreign(f"static trees belong to {_EAGLE}, and to pard", (None,)),
     "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),

@@ -12,6 +12,7 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.draft_vocabulary import VocabularyAsked
 from trtspec.config.draft_weights import AUTO, DraftWeights
+from trtspec.config.draft_window import DraftWindow
 from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
 from trtspec.errors import ConfigError
 
@@ -39,10 +40,18 @@ class TreeDecodingConfig(DecodingConfig):
     checkpoint has quantised are then quantised again. auto: a language model of more than 100 MB
     gets 4 bits on a CPU, its head too; any other draft keeps its weights, or has them as the
     target's. A head without a dtype of its own has that of the others, where these have one.
+
+    draft_window: newest tokens that the draft's attention sees, beside the first draft_sinks of a
+    text, both in whole blocks; its cache lets go of what lies between (also
+    `speculative_draft_window_size`, `speculative_draft_sink_size`). None: it sees all. It may be
+    asked for of an engine that is built already.
     """
 
     draft_method: ClassVar[str | None] = None
     """The method whose drafts it runs, where that is not its own."""
+
+    least_key: ClassVar[str | None] = None
+    """The field that `least_probability` is, where a method has one."""
 
     choices_key: ClassVar[str | None] = None
     """The field that fixes a static tree, where a method has them."""
@@ -60,6 +69,8 @@ class TreeDecodingConfig(DecodingConfig):
     weight_group_size: int | None = None
     head_weight_dtype: str = AUTO
     activation_dtype: str = AUTO
+    draft_window: int | None = None
+    draft_sinks: int = 4
 
     def __post_init__(self) -> None:
         model = str(self.speculative_model)
@@ -73,11 +84,25 @@ class TreeDecodingConfig(DecodingConfig):
         self._set("max_total_draft_tokens", tree.num_nodes)
         self._set("use_dynamic_tree", tree.topk > 1 and tree.choices is None)
         self._check_common()
+        if self.draft_window is not None:
+            DraftWindow(self.draft_window, self.draft_sinks)
 
     @classmethod
-    def of_tree(cls, model: str, tree: TreeShape, p_min: float = 0.0) -> Self:
-        """The config of a draft that rolls out this tree; ``p_min``: see `least_probability`."""
-        own: dict[str, Any] = {"p_min": p_min} if p_min else {}
+    def of_tree(
+        cls,
+        model: str,
+        tree: TreeShape,
+        least_probability: float = 0.0,
+        window: DraftWindow | None = None,
+        longest: int | None = None,
+    ) -> Self:
+        """The config of a draft that rolls out this tree; ``longest``: its max_model_len."""
+        own: dict[str, Any] = {} if longest is None else {"max_model_len": longest}
+        if least_probability:
+            assert cls.least_key is not None, f"{cls.method} drafts whatever is unlikely"
+            own[cls.least_key] = least_probability
+        if window is not None:
+            own |= {"draft_window": window.size, "draft_sinks": window.sinks}
         if tree.choices is not None:
             assert cls.choices_key is not None, f"{cls.method} has no static trees"
             options: dict[str, Any] = {cls.choices_key: tree.choices}
@@ -107,7 +132,13 @@ class TreeDecodingConfig(DecodingConfig):
     @property
     def least_probability(self) -> float:
         """That a draft must give a token behind the one before it, else it drafts no further."""
-        return 0.0
+        return 0.0 if self.least_key is None else float(getattr(self, self.least_key))
+
+    @property
+    def window(self) -> DraftWindow | None:
+        """What the draft's attention sees; None: all."""
+        size = self.draft_window
+        return None if size is None else DraftWindow(size, self.draft_sinks)
 
     def of_engine(self, folder: str) -> Self:
         """The same drafts, of the network in that folder of an engine."""

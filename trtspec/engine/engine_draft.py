@@ -9,9 +9,11 @@ from typing import Any
 
 from trtspec.config.draft import DraftConfig
 from trtspec.config.draft_weights import DraftWeights
+from trtspec.config.draft_window import DraftWindow
 from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import from_dict, to_dict
 from trtspec.config.tree import Choices, TreeShape
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.log import logger
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.registry import draft_from_dict, draft_kinds, draft_to_dict
@@ -22,7 +24,9 @@ FIRST_DRAFT = "draft"
 @dataclass(frozen=True)
 class SpeculationContract:
     """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima, and
-    the paths of a static tree. p_min: see `PassDecodingConfig`, where nobody asks for another."""
+    the paths of a static tree. p_min: see `TreeDecodingConfig.least_probability`; window: what its
+    attention sees, None: all; max_model_len: see `DecodingConfig`; each where nobody asks for
+    another."""
 
     method: str
     topk: int
@@ -30,14 +34,31 @@ class SpeculationContract:
     num_draft_tokens: int
     choices: Choices | None = None
     p_min: float = 0.0
+    window: DraftWindow | None = None
+    max_model_len: int | None = None
 
     @classmethod
-    def of(cls, method: str, tree: TreeShape, p_min: float = 0.0) -> SpeculationContract:
-        return cls(method, tree.topk, tree.num_steps, tree.num_draft_tokens, tree.choices, p_min)
+    def of(cls, config: TreeDecodingConfig) -> SpeculationContract:
+        tree = config.tree
+        return cls(
+            config.method,
+            tree.topk,
+            tree.num_steps,
+            tree.num_draft_tokens,
+            tree.choices,
+            config.least_probability,
+            config.window,
+            config.max_model_len,
+        )
 
     @property
     def tree(self) -> TreeShape:
         return TreeShape(self.topk, self.num_steps, self.num_draft_tokens, self.choices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, of what limits drafts the limits that there are."""
+        limits = ("window", "max_model_len")
+        return {k: v for k, v in asdict(self).items() if v is not None or k not in limits}
 
 
 @dataclass(frozen=True)
@@ -63,6 +84,12 @@ class EngineDraft:
     def has_cache(self) -> bool:
         """Whether its network keeps K/V."""
         return self.network.decoder is not None
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that its network was made for; None of one without K/V."""
+        decoder = self.network.decoder
+        return None if decoder is None else decoder.max_sequence
 
     @property
     def target_layers(self) -> tuple[int, ...]:
@@ -102,7 +129,7 @@ class EngineDraft:
         return {
             "folder": self.folder,
             "network": draft_to_dict(self.network),
-            "speculation": asdict(self.speculation),
+            "speculation": self.speculation.to_dict(),
             **own,
             **({"doubts": list(self.doubts)} if self.doubts else {}),
             **({"vocabulary": self.vocabulary} if self.vocabulary else {}),

@@ -17,13 +17,14 @@ from trtspec.ops.moe import expert_bytes_read
 class CountedEngine:
     """``num_calls`` of its sessions so far, the ``seconds`` spent in them, and what they had to
     read at the least: ``weight_bytes``, every weight once a pass (of experts those that rows
-    chose), and ``kv_bytes``, the K/V that each request's rows see, in every pass. before_call: is
-    called when a call begins."""
+    chose), and ``kv_bytes``, the K/V that each request's rows see, in every pass. num_texts_over:
+    of a draft's, texts that became too long for it. before_call: is called when a call begins."""
 
     def __init__(self, device: torch.device) -> None:
         self.num_calls = 0
         self.weight_bytes = 0
         self.kv_bytes = 0
+        self.num_texts_over = 0
         self.before_call: Callable[[], None] = _nothing
         self._device = device
         self._staging = Staging(device)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trtspec.config.draft_window import DraftWindow
 from trtspec.errors import ConfigError
 from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.step_plan import StepPlan
@@ -21,12 +22,14 @@ class DraftCacheNeeds:
     slots: rows that a rollout writes beyond the request's own tokens. lookahead: how many tokens
     behind its position a kept row depends on (`KVCacheManager`): 1 for a row made of the target's
     state at its position and of the next token. from_tokens: rows are made of the request's tokens
-    alone, so that missing rows can be fed at any time.
+    alone, so that missing rows can be fed at any time. window: the rows that are kept; None: all,
+    or those that sliding windows of the network's layers leave.
     """
 
     slots: int = 0
     lookahead: int = 0
     from_tokens: bool = False
+    window: DraftWindow | None = None
 
     def __post_init__(self) -> None:
         for name in ("slots", "lookahead"):

@@ -30,6 +30,10 @@ class KVCacheManager(KVCache):
     blocks behind the window of its next row. They stay cached until they are evicted; a prefix is
     found as far as all its blocks, from the first on, are still held or cached.
 
+    sinks: leading blocks that a sequence keeps nevertheless. Its calls are given the blocks that it
+    holds, so that rows see these alone (``drops_rows``); None: calls are given the whole table, and
+    layers cut their windows themselves, by the places of rows in it.
+
     states: of a network that keeps a state of each request. A request has one from its first
     reservation to its end; a prefix is found as far as a snapshot of the state reaches. A snapshot
     is kept for a block at a border (`keep`) and evicted with it, or for another, least recently
@@ -44,12 +48,14 @@ class KVCacheManager(KVCache):
         *,
         lookahead: int = 0,
         window: int = 0,
+        sinks: int | None = None,
         states: StateSizes = StateSizes(),  # noqa: B008  it is immutable
     ) -> None:
-        """ConfigError for sizes below 1, or a negative lookahead or window."""
-        sizes = (num_blocks, block_size, enable_reuse, lookahead, window, *states)
+        """ConfigError for sizes below 1, or a negative lookahead, window or sinks."""
+        sizes = (num_blocks, block_size, enable_reuse, lookahead, window, sinks or 0, *states)
         super().__init__("paged", sizes, lookahead=lookahead, window=window)
         self.enable_reuse = enable_reuse
+        self.drops_rows = sinks is not None
         self.states = states
 
     @property

@@ -148,8 +148,8 @@ class SpeculativeMetrics:
 
 
 class EngineClock(Protocol):
-    """What is read of an engine: its calls, the seconds spent in them, and the bytes of weights and
-    of K/V that they had to read."""
+    """What is read of an engine: its calls, the seconds spent in them, the bytes of weights and of
+    K/V that they had to read, and the texts that became too long for it."""
 
     @property
     def num_calls(self) -> int: ...
@@ -162,6 +162,9 @@ class EngineClock(Protocol):
 
     @property
     def kv_bytes(self) -> int: ...
+
+    @property
+    def num_texts_over(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -286,11 +289,12 @@ class ExecutorMetrics:
     def to_dict(self) -> dict[str, Any]:
         """Everything, since the start. Times are milliseconds in all, `step_ms` the mean of an
         executor step, `host_ms` what steps took outside the engines, `host_share` its part; what
-        begins with `verify_` is of the `num_verify_steps` alone. `num_prefix_cache_queries` are the
-        prompt tokens of the requests that began while prefixes are reused, `num_prefix_cache_hits`
-        those of them that need no computing. `overlap_ms` is what work took that was done while
-        engine calls ran, `overlap_wait_ms` what of it steps waited for. `drafts` has the
-        alarms and costs of each draft with a network."""
+        begins with `verify_` is of the `num_verify_steps` alone. `num_texts_over_draft` are those
+        requests whose texts became too long for a draft, which drafts no more for them.
+        `num_prefix_cache_queries` are the prompt tokens of the requests that began while prefixes
+        are reused, `num_prefix_cache_hits` those of them that need no computing. `overlap_ms` is
+        what work took that was done while engine calls ran, `overlap_wait_ms` what of it steps
+        waited for. `drafts` has the alarms and costs of each draft with a network."""
         used = self._now()
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
@@ -304,6 +308,7 @@ class ExecutorMetrics:
             "num_engine_steps": self.num_engine_steps,
             "num_failed_steps": self.num_failed_steps,
             "num_preemptions": self.num_preemptions,
+            "num_texts_over_draft": sum(each.num_texts_over for each in self._drafts),
             "num_prefix_cache_queries": self.num_prefix_cache_queries,
             "num_prefix_cache_hits": self.num_prefix_cache_hits,
             "step_ms": step_ms / self.num_engine_steps if self.num_engine_steps else 0.0,

@@ -63,8 +63,13 @@ class DraftCache:
     def rows(self, request: Request, start: int, tokens: Sequence[int]) -> RowGroup:
         """The rows that are made of the request's positions from ``start`` on, at least
         `committed`, each read with one of ``tokens``. They lie, and count, directly behind the rows
-        that the cache has."""
-        return RowGroup(tokens, start - self.absent(request), self.block_table(request))
+        that the cache has; of rows that it has let go, positions still count."""
+        blocks, gap = self.block_table(request), 0
+        if self._manager.drops_rows:
+            held = blocks[blocks >= 0]
+            gap = (len(blocks) - len(held)) * self._manager.block_size
+            blocks = held
+        return RowGroup(tokens, start - self.absent(request) - gap, blocks, gap=gap)
 
     def rows_to_offer(self, request: Request, start: int, count: int, beyond: int) -> int:
         """Of ``count`` rows that `rows` could make from ``start`` on, how many to feed so that the

@@ -20,7 +20,8 @@ def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
     contract = engine.drafts[0].speculation
     method = methods()[contract.method].options
     assert issubclass(method, TreeDecodingConfig), "only these are built into an engine"
-    return method.of_tree(OWN_DRAFT, contract.tree, contract.p_min)
+    limits = contract.p_min, contract.window, contract.max_model_len
+    return method.of_tree(OWN_DRAFT, contract.tree, *limits)
 
 
 def find_drafts(

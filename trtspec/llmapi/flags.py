@@ -111,6 +111,19 @@ def draft_flags() -> list[Row]:
             {},
         ),
         (
+            "--draft_window --speculative_draft_window_size",
+            "draft_window",
+            "newest tokens that a draft's attention sees, beside the first ones; its cache lets go "
+            "of what lies between (default: it sees all)",
+            _INT,
+        ),
+        (
+            "--draft_sinks --speculative_draft_sink_size",
+            "draft_sinks",
+            "first tokens of a text that it sees with them, in whole blocks (default: 4)",
+            _INT,
+        ),
+        (
             "--draft_p_min --spec_draft_p_min --p_min",
             "p_min",
             "least probability that a draft model gives a token behind the one before it; below it "

@@ -18,7 +18,7 @@ from trtspec.engine.memory import (
     state_bytes,
 )
 from trtspec.errors import EngineError
-from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.resources import ResourceManager
 from trtspec.llmapi.limits import Limits
@@ -56,7 +56,7 @@ def open_resources(
     caches = zip(decoders, draft_blocks, needs.caches, strict=True)
     return ResourceManager(
         _kv_cache(layout, engine.target, blocks, reuse, states=states),
-        [_kv_cache(layout, own, number, reuse, cache.lookahead) for own, number, cache in caches],
+        [_kv_cache(layout, own, number, reuse, cache) for own, number, cache in caches],
         [cache.from_tokens for cache in needs.caches],
     )
 
@@ -66,15 +66,18 @@ def _kv_cache(
     decoder: ModelConfig,
     num_blocks: int,
     reuse: bool,
-    lookahead: int = 0,
+    needs: DraftCacheNeeds = DraftCacheNeeds(),  # noqa: B008  it is frozen
     states: StateSizes = StateSizes(),  # noqa: B008  it is immutable
 ) -> KVCacheManager | SlotKVCacheManager:
-    size = layout.tokens_per_block
+    size, lookahead = layout.tokens_per_block, needs.lookahead
     if layout.is_slots:
         return SlotKVCacheManager(num_blocks, size, lookahead=lookahead)
-    window = widest_window(decoder)
-    sizes = {"lookahead": lookahead, "window": window}
-    return KVCacheManager(num_blocks, size, reuse, **sizes, states=states)
+    window, sinks = widest_window(decoder), None
+    if needs.window is not None:
+        window, sinks = needs.window.size, -(-needs.window.sinks // size)
+    return KVCacheManager(
+        num_blocks, size, reuse, lookahead=lookahead, window=window, sinks=sinks, states=states
+    )
 
 
 def widest_window(decoder: ModelConfig) -> int:

@@ -226,7 +226,8 @@ def _draft(
     network = opened.plan.network
     tensors = _tensors(engine, opened.plan, target, cache)
     made = _draft_engine(engine, opened, tensors, padding.drafts)
-    return DraftRuntime(opened.plan.folder, network, made, cache, engine.states_of(opened.plan))
+    states, longest = engine.states_of(opened.plan), opened.plan.longest
+    return DraftRuntime(opened.plan.folder, network, made, cache, states, longest)
 
 
 def _tensors(

@@ -169,6 +169,13 @@ class PackedRows(NamedTuple):
         )
 
 
+def rows_behind(rows: PackedRows, last_rows: Tensor) -> Tensor:
+    """The place in the cache behind each request's row ``last_rows [B] i64``: ``[B] i64``. It is
+    its position and one, unless the cache has let rows go; 0 for padding."""
+    own = last_rows - rows.query_start[:-1] + 1
+    return (rows.context_lens + own).clamp(min=0)
+
+
 def attend(
     q: Tensor, k: Tensor, v: Tensor, cache: Cache, rows: PackedRows, scoring: Scoring
 ) -> Tensor:

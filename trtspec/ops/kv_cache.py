@@ -33,9 +33,10 @@ class KVCache:
     """``num_blocks`` blocks of ``block_size`` token rows each. A subclass says what a block is.
 
     enable_reuse: whether requests may begin on what others left. lookahead: how many tokens after
-    a row it depends on. window: newest tokens that a row sees, its own included; 0: all. address:
-    of the cache of C++, for native calls, as long as this object lives. states: what it holds of
-    such, as `KVCacheManager` can.
+    a row it depends on. window: newest tokens that a row sees, its own included; 0: all.
+    drops_rows: rows that it lets go are not there for a call: those behind them take their places.
+    address: of the cache of C++, for native calls, as long as this object lives. states: what it
+    holds of such, as `KVCacheManager` can.
 
     ConfigError for sizes that it cannot have. RuntimeError for a call that breaks a condition named
     with it, or with the id of a request that has not begun: these are faults of the caller.
@@ -53,6 +54,7 @@ class KVCache:
         self.lookahead = lookahead
         self.window = window
         self.enable_reuse = False
+        self.drops_rows = False
         self.states = StateSizes()
         self.address: int = self._books.address()
 
@@ -94,7 +96,7 @@ class KVCache:
         return dict(zip(*self._books.committed_lengths(), strict=True))
 
     def block_table(self, request_id: int) -> Tensor:
-        """Blocks of the request in order of position, -1 for one behind the window: int32 [n], a
+        """Blocks of the request in order of position, -1 for one that was let go: int32 [n], a
         copy."""
         table: Tensor = self._books.block_table(request_id)
         return table

@@ -130,6 +130,10 @@ class _EngineCollector(Collector):
                 "Draft tokens accepted and emitted",
                 figures["num_accepted_tokens"],
             ),
+            "spec_decode_num_texts_over_draft": (
+                "Requests whose texts became too long for a draft",
+                figures["num_texts_over_draft"],
+            ),
             "num_preemptions": (
                 "Requests that lost their blocks and were computed again",
                 figures["num_preemptions"],

@@ -18,6 +18,7 @@ class DraftRuntime:
     folder: its name in the engine folder. network: its shape. engine: over its sessions and
     weights. cache: where the engine keeps K/V; None for a network without. states: where the
     target's states that it reads lie in a row of all captured ones; None: it reads all, or none.
+    longest: see `EngineDraft`.
     """
 
     folder: str
@@ -25,6 +26,7 @@ class DraftRuntime:
     engine: ModelEngine | HeadsEngine
     cache: DraftCache | None = None
     states: slice | None = None
+    longest: int | None = None
 
     @property
     def cached(self) -> tuple[ModelEngine, DraftCache]:

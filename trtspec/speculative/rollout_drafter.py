@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence, Set
+from typing import Self
 
 from torch import Tensor
 
@@ -16,15 +17,20 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.speculative.draft_runtime import DraftRuntime
 
 
 class RolloutDrafter(Drafter):
     """The base of drafters with an engine: one rollout drafts for all requests of a step.
 
     Trees are cut to ``needs``, which may ask for fewer steps or nodes than the engine rolls out,
-    and to what each request can use. ``p_min``: see `StopRule`.
+    and to what each request can use. ``p_min``: see `StopRule`. longest: tokens of the longest text
+    that drafts may belong to; None: of any.
     """
+
+    longest: int | None = None
 
     def __init__(self, needs: DrafterNeeds, p_min: float = 0.0) -> None:
         self.needs, self._p_min = needs, p_min
@@ -34,14 +40,15 @@ class RolloutDrafter(Drafter):
         """The trees of all that may have nodes, with one rollout."""
         places, items = [-1] * len(batch.items), list[ScheduledRequest]()
         for i, item in enumerate(batch.items):
-            if item.max_nodes > 0 and self._can_draft(item.request):
+            request = item.request
+            if item.max_nodes > 0 and not self._is_over(request) and self._can_draft(request):
                 places[i] = len(items)
                 items.append(item)
         if not items:
             return DraftBatch.none(len(batch.items))
         requests = [item.request for item in items]
         sampling, _ = self._sampling.tensors(requests)
-        depths = [min(self.needs.max_depth, request.draft_depth) for request in requests]
+        depths = [min(self.needs.max_depth, self._room(request)) for request in requests]
         # A tree of fewer depths would have other nodes, so that drafts depended on the batch.
         is_chain = self.needs.max_nodes == self.needs.max_depth
         wanted = max(depths) if is_chain else self.needs.max_depth
@@ -63,6 +70,16 @@ class RolloutDrafter(Drafter):
         """See `Drafter.live_requests`."""
         return self._sampling.live_requests
 
+    def _room(self, request: Request) -> int:
+        """How deep drafts for it may be: no deeper than what it allows, nor behind the longest
+        text."""
+        room = request.draft_depth
+        return room if self.longest is None else min(room, self.longest - len(request.tokens))
+
+    def _is_over(self, request: Request) -> bool:
+        """Whether the text is longer than drafts may be."""
+        return self.longest is not None and len(request.tokens) >= self.longest
+
     @abstractmethod
     def _can_draft(self, request: Request) -> bool:
         """Whether there is something to draft from for a generating request."""
@@ -80,7 +97,8 @@ class CachedRolloutDrafter(RolloutDrafter):
 
     The rollout's own rows are discarded. The first pass of the next rollout feeds every row that
     the draft cache lacks: feeding an accepted token again costs one more row in a pass that reads
-    all weights anyway.
+    all weights anyway. A text that has become too long for the network is neither drafted for
+    nor fed any more.
     """
 
     def __init__(
@@ -93,6 +111,42 @@ class CachedRolloutDrafter(RolloutDrafter):
         super().__init__(needs, p_min)
         self._engine = engine
         self._cache = cache
+        self._over: set[int] = set()
+
+    @classmethod
+    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
+        """Over a draft of an open engine."""
+        drafter = cls(*draft.cached, cls.needs_of(config), config.least_probability)
+        drafter.longest = config.max_model_len or draft.longest
+        return drafter
+
+    @staticmethod
+    @abstractmethod
+    def needs_of(config: TreeDecodingConfig) -> DrafterNeeds:
+        """What it needs for a config."""
+
+    def release(self, request_id: int) -> None:
+        super().release(request_id)
+        self._over.discard(request_id)
+
+    @property
+    def live_requests(self) -> Set[int]:
+        return super().live_requests | self._over
+
+    def _is_over(self, request: Request) -> bool:
+        if not super()._is_over(request):
+            return False
+        if request.id not in self._over:
+            self._over.add(request.id)
+            if not self._engine.num_texts_over:
+                logger.warning(
+                    "a text of %d tokens goes on without drafts: the draft's network is for %d, by "
+                    "its max_position_embeddings; max_model_len says otherwise",
+                    len(request.tokens),
+                    self.longest,
+                )
+            self._engine.num_texts_over += 1
+        return True
 
     @abstractmethod
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], Tensor | None]:
@@ -112,7 +166,8 @@ def rollout_needs(
     tree = config.tree
     cache: tuple[DraftCacheNeeds, ...] = ()
     if lookahead is not None:
-        cache = (DraftCacheNeeds(tree.num_rollout_rows, lookahead, not reads_hidden),)
+        rows = tree.num_rollout_rows
+        cache = (DraftCacheNeeds(rows, lookahead, not reads_hidden, config.window),)
     return DrafterNeeds(
         max_nodes=tree.num_nodes,
         max_depth=min(tree.num_steps, tree.num_nodes),

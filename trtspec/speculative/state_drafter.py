@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 
 _MOST_WAITING = 6 << 20
@@ -70,18 +69,17 @@ class StateDrafter(CachedRolloutDrafter):
     rows_behind: ClassVar[int] = 0
     """How many rows behind its position a state is read."""
 
-    def __init__(self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds) -> None:
-        super().__init__(engine, cache, needs)
+    needs_of = staticmethod(state_needs)
+
+    def __init__(
+        self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds, p_min: float = 0.0
+    ) -> None:
+        super().__init__(engine, cache, needs, p_min)
         # By request, those behind the draft cache's committed.
         self._pending: dict[int, _Pending] = {}
         self._fed: dict[int, int] = {}
         # How many rows up to the newest state read a token that is not known yet.
         self._not_final = max(cache.lookahead - 1, 0)
-
-    @classmethod
-    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
-        """Over a network whose rows read the token behind their state."""
-        return cls(*draft.cached, state_needs(config))
 
     def _can_draft(self, request: Request) -> bool:
         return request.id in self._pending
@@ -117,6 +115,10 @@ class StateDrafter(CachedRolloutDrafter):
             start = self._fed.pop(request.id, None)
             if start is None:
                 start = self._cache.committed(request)
+                if not request.is_finished and self._is_over(request):
+                    self._pending.pop(request.id, None)
+                    lengths.append((start,))
+                    continue
             pending = self._pending.get(request.id)
             if pending is None:
                 pending = self._pending[request.id] = _Pending()
@@ -174,7 +176,4 @@ class BehindDrafter(StateDrafter):
     has one row more, the first one, which reads a state of zeros."""
 
     rows_behind = 1
-
-    @classmethod
-    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
-        return cls(*draft.cached, behind_needs(config))
+    needs_of = staticmethod(behind_needs)

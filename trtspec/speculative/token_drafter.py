@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Self
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
@@ -13,7 +12,6 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 
 MOST_BEHIND = 256
@@ -34,16 +32,13 @@ class TokenDrafter(CachedRolloutDrafter):
     cache with a window it does not wait, as that may have no room for rows that are due.
     """
 
+    needs_of = staticmethod(token_needs)
+
     def __init__(
         self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds, p_min: float = 0.0
     ) -> None:
         super().__init__(engine, cache, needs, p_min)
         self._fed: dict[int, int] = {}
-
-    @classmethod
-    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
-        """Over a language model."""
-        return cls(*draft.cached, token_needs(config), config.least_probability)
 
     def _can_draft(self, request: Request) -> bool:
         return True
@@ -70,7 +65,8 @@ class TokenDrafter(CachedRolloutDrafter):
                 has_room = request.may_draft and (item.max_nodes > 0 or not item.is_generation)
                 feeds = batch.feeds_drafts or self._cache.window > 0
                 is_due = feeds and not item.is_generation
-                if not (has_room and (is_due or end - start >= MOST_BEHIND)):
+                due = has_room and (is_due or end - start >= MOST_BEHIND)
+                if not due or self._is_over(request):
                     fed = start
             if fed is not None:
                 lengths.append((fed,))

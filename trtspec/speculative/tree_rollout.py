@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.rows import Caches, PackedRows, flat_slots
+from trtspec.models.rows import Caches, PackedRows, flat_slots, rows_behind
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.tree_levels import Levels, make_levels
 
@@ -126,11 +126,10 @@ class TreeRollout(nn.Module):
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
         """Each request's root, the row ``last_rows[b]``, as `beam_rows` asks for it: behind it
         ``context_lens [B] i64`` tokens are in the cache."""
-        positions = rows.positions[last_rows]
         # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
-        context = positions + 1
+        context = rows_behind(rows, last_rows)
         return rows._replace(
-            positions=positions,
+            positions=rows.positions[last_rows],
             context_lens=context,
             is_tree=torch.ones_like(context, dtype=torch.bool),
         )

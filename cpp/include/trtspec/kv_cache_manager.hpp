@@ -26,7 +26,8 @@ namespace trtspec {
 // With a window, no row sees more than that many tokens, its own included, and a sequence lets go of
 // the blocks behind the window of its next row: their places in its table say -1. They stay cached,
 // as others do that nobody holds, until they are evicted. A prefix is found as far as all its
-// blocks, from the first on, are in the table.
+// blocks, from the first on, are in the table. The first `sinks` blocks of a sequence are kept, as
+// attention that sees a window alone misses what stood at the beginning (arXiv 2309.17453).
 //
 // A draft's sequence may *lack* tokens of its text: where the target begins behind more than the draft
 // holds, nobody can make the rows between. They are absent: the rows that follow lie, and are found
@@ -44,10 +45,11 @@ class KVCacheManager final : public KVCache {
  public:
   // lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
   // p is made of the target's features at p and of token p + 1); they are part of its key.
-  // window: see above; 0: rows see all. states: of a network that keeps such.
-  // Throws std::invalid_argument for sizes below 1 or a negative lookahead or window.
+  // window: see above; 0: rows see all. sinks: see above, in blocks. states: of a network that keeps
+  // such.
+  // Throws std::invalid_argument for sizes below 1 or a negative lookahead, window or sinks.
   KVCacheManager(std::int64_t num_blocks, std::int64_t block_size, bool enable_reuse = true,
-                 std::int64_t lookahead = 0, std::int64_t window = 0,
+                 std::int64_t lookahead = 0, std::int64_t window = 0, std::int64_t sinks = 0,
                  const StateSizes& states = {});
   ~KVCacheManager() override;
   KVCacheManager(KVCacheManager&&) noexcept;
@@ -85,7 +87,7 @@ class KVCacheManager final : public KVCache {
   std::int64_t offered(std::int64_t request) const;
   // Of every request that has begun, its id and `committed`, by rising id.
   std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const override;
-  // Blocks of the request in order of position, -1 for one behind the window; valid until the next
+  // Blocks of the request in order of position, -1 for one that was let go; valid until the next
   // change of the request.
   std::span<const std::int32_t> block_table(std::int64_t request) const override;
   // Row of the cache that holds the K/V of a reserved position: block_size rows for each block

@@ -25,10 +25,12 @@ struct StopRule {
 };
 
 // Where the rollout of a request begins: the position of its root, and its cache's blocks, none of
-// which a request of padding has (-1).
+// which a request of padding has (-1). gap: tokens before it of which no rows are held, so that its
+// own is row position - gap of the cache.
 struct RolloutRoot {
   std::int64_t position;
   std::span<const std::int32_t> blocks;
+  std::int64_t gap = 0;
 };
 
 // The rows of one pass, `width` of each request, in their order.
@@ -72,7 +74,8 @@ class TreeGrowth {
  private:
   // The tree of one request while it grows.
   struct Growth {
-    std::int64_t context;  // tokens in the cache, the root's included
+    std::int64_t context;  // rows in the cache, the root's included
+    std::int64_t gap;      // see RolloutRoot
     std::span<const std::int32_t> blocks;
     DraftNodes pool;
     std::vector<float> chances;           // of the pool's paths, in logarithms

@@ -167,6 +167,10 @@ SpeculationContract read_speculation(const Json& json) {
   if (!(contract.p_min >= 0.0 && contract.p_min < 1.0)) {
     json.at("p_min").refuse(std::to_string(contract.p_min) + " is not at least 0 and below 1");
   }
+  if (const Json* window = json.find("window")) {
+    window->refuse("a draft of which rows are let go (draft_window) runs in Python only; use "
+                   "trtspec.LLM, or rebuild it without");
+  }
   const Json* choices = json.find("choices");
   if (choices && !choices->is_null()) {
     for (const Json& path : choices->items()) {

@@ -77,9 +77,8 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
     const std::int64_t fed = begin + static_cast<std::int64_t>(group.tokens.size());
     const std::int64_t end = begin + group.num_rows();
     std::copy(group.tokens.begin(), group.tokens.end(), ids + begin);
-    std::iota(positions + begin, positions + end, group.context);
-    for (; row < end; ++row) {
-      const std::int64_t cache = positions[row];
+    std::iota(positions + begin, positions + end, group.context + group.gap);
+    for (std::int64_t cache = group.context; row < end; ++row, ++cache) {
       slots[row] = group.blocks[static_cast<std::size_t>(cache / size)] * size + cache % size;
     }
     std::fill(std::copy(group.blocks.begin(), group.blocks.end(),
@@ -90,7 +89,8 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
       std::copy(group.tree.tokens.begin(), group.tree.tokens.end(), ids + fed);
       const std::vector<std::int32_t> depths = group.tree.depths();
       for (std::int64_t node = 0; node < end - fed; ++node) {
-        positions[fed + node] = group.context + depths[static_cast<std::size_t>(node)];
+        positions[fed + node] =
+            group.context + group.gap + depths[static_cast<std::size_t>(node)];
       }
       group.tree.write_mask(layout.mask_words, masks + begin * layout.mask_words);
     } else {

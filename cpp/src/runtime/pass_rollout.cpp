@@ -37,15 +37,17 @@ std::vector<at::Tensor> beam_tensors(const BeamRows& beam, const at::Tensor& blo
           host_copy(beam.masks).view({rows, -1})};
 }
 
-std::vector<RolloutRoot> rollout_roots(const at::Tensor& positions, const at::Tensor& last_rows,
-                                       const at::Tensor& block_tables) {
-  const auto width = static_cast<std::size_t>(block_tables.size(1));
-  const auto* position = positions.const_data_ptr<std::int64_t>();
-  const auto* rows = last_rows.const_data_ptr<std::int64_t>();
-  const auto* blocks = block_tables.const_data_ptr<std::int32_t>();
+std::vector<RolloutRoot> rollout_roots(const RowPlaces& rows, const at::Tensor& last_rows) {
+  const auto width = static_cast<std::size_t>(rows.block_tables.size(1));
+  const auto* position = rows.positions.const_data_ptr<std::int64_t>();
+  const auto* start = rows.query_start.const_data_ptr<std::int32_t>();
+  const auto* context = rows.context_lens.const_data_ptr<std::int32_t>();
+  const auto* root = last_rows.const_data_ptr<std::int64_t>();
+  const auto* blocks = rows.block_tables.const_data_ptr<std::int32_t>();
   std::vector<RolloutRoot> roots;
   for (std::int64_t i = 0; i < last_rows.size(0); ++i, blocks += width) {
-    roots.push_back({position[rows[i]], {blocks, width}});
+    const std::int64_t place = context[i] + root[i] - start[i];
+    roots.push_back({position[root[i]], {blocks, width}, position[root[i]] - place});
   }
   return roots;
 }
@@ -89,8 +91,8 @@ PassRollout::Tensors PassRollout::begin(Tensors inputs, StopRule rule) {
   }
   block_tables_ = inputs[3];
   columns_.assign(inputs.end() - kColumns, inputs.end());
-  const std::vector<RolloutRoot> roots =
-      rollout_roots(inputs[1], inputs[kRowInputs], block_tables_);
+  const RowPlaces rows{inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7]};
+  const std::vector<RolloutRoot> roots = rollout_roots(rows, inputs[kRowInputs]);
   growth_.emplace(levels_, roots, tokens_per_block_, inputs[7].size(1), std::move(rule));
   rows_ = 0;
   num_passes_ = 1;

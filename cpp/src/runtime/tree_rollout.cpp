@@ -24,7 +24,7 @@ std::vector<at::Tensor> TreeRollout::run(std::vector<at::Tensor> inputs) {
                                        : at::Tensor();
   Candidates found = draft_rows(*network_, passed.ready.index_select(0, given.last_rows),
                                 given.sampling, {1, 0, 0}, branching[0]);
-  TreeGrowth growth(levels_, rollout_roots(engine.rows.positions, given.last_rows, block_tables),
+  TreeGrowth growth(levels_, rollout_roots(engine.rows, given.last_rows),
                     tokens_per_block_, engine.rows.tree_mask.size(1));
   growth.record(found.ids, found.gains, found.count);
   while (growth.can_go_on()) {

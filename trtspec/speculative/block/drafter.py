@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
-from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import rollout_needs
 from trtspec.speculative.state_drafter import StateDrafter
 
@@ -26,22 +24,16 @@ def block_needs(config: TreeDecodingConfig) -> DrafterNeeds:
 
 class BlockDrafter(StateDrafter):
     """Drafts blocks behind the target's newest states, and leaves out what is less likely than
-    ``least_probability`` behind the node before it."""
+    ``p_min`` behind the node before it."""
 
-    least_probability = 0.0
-
-    @classmethod
-    def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
-        drafter = cls(*draft.cached, block_needs(config))
-        drafter.least_probability = config.least_probability
-        return drafter
+    needs_of = staticmethod(block_needs)
 
     def _roll_out(
         self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
         tokens, parents, scores = super()._roll_out(requests, sampling, rule)
-        if self.least_probability > 0:
-            scores = without_unlikely(parents, scores, self.least_probability)
+        if self._p_min > 0:
+            scores = without_unlikely(parents, scores, self._p_min)
         return tokens, parents, scores
 
 

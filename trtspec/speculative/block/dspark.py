@@ -237,6 +237,7 @@ class DSparkDecodingConfig(BlockDecodingConfig):
     confidence head, are left out with all behind them. Options: see `BlockDecodingConfig`."""
 
     method: ClassVar[str] = "dspark"
+    least_key: ClassVar[str | None] = "confidence_threshold"
 
     confidence_threshold: float = 0.0
 
@@ -246,10 +247,6 @@ class DSparkDecodingConfig(BlockDecodingConfig):
             raise ConfigError(
                 f"confidence_threshold={self.confidence_threshold} must be at least 0 and below 1"
             )
-
-    @property
-    def least_probability(self) -> float:
-        return self.confidence_threshold
 
     def _resolve_numbers(self) -> TreeShape:
         if self.max_draft_len == LEFT_OUT and self.block_size is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.rows import Caches, PackedRows, flat_slots
+from trtspec.models.rows import Caches, PackedRows, flat_slots, rows_behind
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.block.path_tree import PathTree, PathWalk
 from trtspec.speculative.block.shape import BlockConfig
@@ -91,7 +91,7 @@ class BlockRollout(nn.Module):
         masks = torch.full((batch, size - 1), self.config.mask_token_id, device=last_rows.device)
         roots = input_ids[last_rows]
         tokens = torch.cat((roots[:, None], masks), dim=1).reshape(-1)
-        blocks = self._blocks(rows, rows.positions[last_rows] + 1)
+        blocks = self._blocks(rows, rows.positions[last_rows] + 1, rows_behind(rows, last_rows))
         ready = self.model.guess(tokens, blocks, hidden_in, rows, caches)
         first = 0 if self.config.anchor_predicts else 1
         slots = ready.view(batch, size, -1)[:, first : first + self.num_steps]
@@ -106,22 +106,21 @@ class BlockRollout(nn.Module):
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
         return tree
 
-    def _blocks(self, rows: PackedRows, root_position: Tensor) -> PackedRows:
-        """The rows of the blocks, one request after the other, each seeing all of its block."""
+    def _blocks(self, rows: PackedRows, root_position: Tensor, context: Tensor) -> PackedRows:
+        """The rows of the blocks, one request after the other, each seeing all of its block and the
+        rows of the cache before its ``context [B] i64``th."""
         size, words = self.config.block_size, rows.tree_mask.shape[1]
         batch, device = root_position.shape[0], root_position.device
         offset = torch.arange(size, device=device)
-        positions = root_position[:, None] + offset
+        positions, places = root_position[:, None] + offset, context[:, None] + offset
         everyone = packed_bits(offset, words).sum(0, keepdim=True)
         return PackedRows(
             positions=positions.reshape(-1),
-            slot_mapping=flat_slots(rows.block_tables, positions, self.tokens_per_block).reshape(
-                -1
-            ),
+            slot_mapping=flat_slots(rows.block_tables, places, self.tokens_per_block).reshape(-1),
             block_tables=rows.block_tables,
             query_start=torch.arange(batch + 1, device=device, dtype=torch.int32) * size,
             # All of the context is written when the blocks' rows look at it.
-            context_lens=root_position.to(torch.int32),
+            context_lens=context.to(torch.int32),
             is_tree=torch.ones_like(root_position, dtype=torch.bool),
             tree_mask=everyone.repeat(batch * size, 1),
         )

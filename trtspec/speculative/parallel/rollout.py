@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
-from trtspec.models.rows import Caches, PackedRows, flat_slots
+from trtspec.models.rows import Caches, PackedRows, flat_slots, rows_behind
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.tree_rollout import DraftNetwork, FeatureNetwork
@@ -110,7 +110,7 @@ class ParallelRollout(nn.Module):
         positions = rows.positions[source] + torch.where(is_mask, place + 1, 0)
         slots = rows.slot_mapping[source]
         if masks:
-            behind = rows.positions[last_rows][:, None] + ahead
+            behind = rows_behind(rows, last_rows)[:, None] + ahead - 1
             behind = flat_slots(rows.block_tables, behind, self.tokens_per_block)
             own = behind[request, place.clamp(min=0, max=masks - 1)]
             slots = torch.where(is_mask, own, slots)

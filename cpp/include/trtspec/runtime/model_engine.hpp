@@ -24,13 +24,16 @@ struct CacheLayout {
 
 // The rows of one request: tokens behind its committed ones, then the nodes of its tree. A tree
 // needs its root to be the only token. last_logits: the logits of the last token and of every node
-// are wanted; without it none (the middle of a prefill). What it points to outlives the call.
+// are wanted; without it none (the middle of a prefill). gap: tokens that the request has beside the
+// `context` rows which its cache holds: positions are so many further. What it points to outlives the
+// call.
 struct RowGroup {
   std::span<const std::int64_t> tokens;
   std::int64_t context = 0;
   std::span<const std::int32_t> blocks;
   TreeView tree = {};
   bool last_logits = true;
+  std::int64_t gap = 0;
 
   std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
 };

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <trtspec/runtime/padding.hpp>
 #include <trtspec/runtime/session.hpp>
 #include <trtspec/tree_growth.hpp>
 #include <vector>
@@ -57,8 +58,7 @@ class PassRollout {
 std::vector<at::Tensor> beam_tensors(const BeamRows& beam, const at::Tensor& block_tables);
 
 // Where the rollouts of packed rows begin: the roots' positions and the requests' blocks.
-std::vector<RolloutRoot> rollout_roots(const at::Tensor& positions, const at::Tensor& last_rows,
-                                       const at::Tensor& block_tables);
+std::vector<RolloutRoot> rollout_roots(const RowPlaces& rows, const at::Tensor& last_rows);
 
 // What a rollout returns: tokens i64, parents i32 and scores f32, each [B, n]; the trees are of one
 // size.
