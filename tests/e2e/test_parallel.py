@@ -223,6 +223,25 @@ def test_every_rollout_over_states_before(
         assert_no_leak(llm)
 
 
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_states_before_when_preempted(models: TinyModels, drafts: Drafts, shape: str) -> None:
+    """The same texts, greedy and sampled, where requests lose their blocks with the rows that read
+    states: a request that begins again reads them again, or goes on without."""
+    folder, config = models.folder("llama"), {**drafts("pard2", "llama"), **SHAPES[shape]}
+    with open_llm(folder, max_batch_size=1) as llm:
+        pairs = zip(PROMPTS * 2, [GREEDY] * len(PROMPTS) + SAMPLED, strict=True)
+        expected = tokens([llm.generate(prompt, params) for prompt, params in pairs])
+    options = {**WAYS["preempted"], "max_batch_size": 8}
+    with open_llm(folder, config, **options) as llm:
+        steps, found = watch(llm), []
+        for params in ([GREEDY] * len(PROMPTS), SAMPLED):
+            found += tokens(llm.generate(PROMPTS, params, use_tqdm=False))
+        assert found == expected
+        assert sum(step.num_preempted for step in steps) > 0
+        assert llm.get_metrics()["num_accepted_tokens"] > 0
+        assert_no_leak(llm)
+
+
 def test_fewer_steps_than_built(models: TinyModels, drafts: Drafts, tmp_path: Path) -> None:
     """The engine still writes all its masks: they have room, also in a cache without any to spare,
     and drafts are cut."""

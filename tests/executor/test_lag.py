@@ -18,6 +18,8 @@ from trtspec.executor.resident import Patch
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.speculative.options import parse_speculative_config
+from trtspec.speculative.registry import drafter_needs
 
 from .lag_device import Device, Launch
 from .lag_worlds import Run, World, compare, random_world, with_stop
@@ -50,6 +52,35 @@ def test_any_lag_gives_what_lag_0_gives() -> None:
 @pytest.mark.matrix
 def test_any_lag_gives_what_lag_0_gives_in_many_worlds() -> None:
     check(range(1000, 6000))
+
+
+# What rolls out a block behind the accepted rows, whichever of its slots are used, or masks.
+SHAPES: dict[str, dict[str, Any]] = {
+    "dflash": {"num_speculative_tokens": 7},
+    "ddtree": {"num_speculative_tokens": 7, "num_draft_tokens": 29},
+    "jetspec": {"tree_depth": 15, "tree_width": 4, "budget": 61},
+    "dspark": {"num_speculative_tokens": 7, "topk": 2, "num_draft_tokens": 15},
+    "dflash2": {"num_speculative_tokens": 7, "topk": 2, "num_draft_tokens": 15},
+    "pard2": {"num_speculative_tokens": 8},
+}
+
+
+@pytest.mark.parametrize("method", SHAPES)
+def test_drafts_of_a_block(method: str) -> None:
+    """Trees as wide and deep as a method's own, and the rows of its rollouts."""
+    config = parse_speculative_config({"method": method, "model": "x", **SHAPES[method]})
+    assert config is not None
+    needs = drafter_needs(config)
+    events: Counter[str] = Counter()
+    for seed in range(40):
+        world = random_world(seed)
+        depth, nodes = needs.max_depth, needs.max_nodes
+        model = replace(world.model, depth=depth, width=nodes // depth, skill=90, window=0)
+        rows = world.batch * (1 + nodes)
+        for lag in (1, 2):
+            shaped = replace(world, model=model, draft=needs.caches[0].slots, spare_rows=rows)
+            events += compare(shaped, lag)
+    assert events["2 in flight"] > 20 and events["surplus"] > 5, events
 
 
 def plain_world(seed: int) -> World:
