@@ -37,7 +37,8 @@ _SPELLINGS = (
     (r"aux_norm_low\.", "fc_norm.0."),
     (r"aux_norm_mid\.", "fc_norm.1."),
     (r"aux_norm_high\.", "fc_norm.2."),
-    (r"(?=markov_w[12]\.)", "markov_head."),
+    (r"(?=(markov_w[12]|gate_proj|joint_proj)\.)", "markov_head."),
+    (r"confidence_proj\.", "confidence_head.proj."),
     (r"draft_id_to_target_id$", D2T),
 )
 

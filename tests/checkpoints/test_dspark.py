@@ -39,6 +39,13 @@ SPECFORGE = {
         **{"attention_mode": "gqa", "confidence_head_alpha": 1.0, "projector_type": "dspark"},
     },
 }
+MODELOPT = {
+    **CONFIG,
+    "dflash_config": {
+        **{**NESTED, "projector_type": "dspark", "shift_label": True, "causal": True},
+        **{"markov_rank": R, "markov_head_type": "gated", "use_confidence_head": True},
+    },
+}
 EXPORT = {**SPECULATORS, "speculators_model_type": "dspark", "architectures": ["DSparkSpeculator"]}
 EXPORT |= {**SAID, "sample_from_anchor": True}
 
@@ -54,6 +61,13 @@ def heads(rows: int = V, mixer: str | None = None, makes: int = 1, reads: int = 
         tensors[f"markov_head.{mixer}.weight"] = torch.randn(makes * R, reads * R + H)
         tensors[f"markov_head.{mixer}.bias"] = torch.randn(makes * R)
     return tensors
+
+
+def exported() -> dict[str, Tensor]:
+    """By the names of ModelOpt's export."""
+    names = ("markov_head.", ""), ("confidence_head.proj", "confidence_proj")
+    tensors = heads(V, "gate_proj")
+    return {n.replace(*names[0]).replace(*names[1]): x for n, x in tensors.items()}
 
 
 def own_parts() -> dict[str, Tensor]:
@@ -84,6 +98,15 @@ def test_formats(
     assert draft.tensors["markov_head.weight"].shape == (rows, R)
     assert found.own_head == bool(more) and found.draft_vocab_size == rows
     assert describe_draft(folder).startswith("draft: DSpark (")
+
+
+def test_an_export_of_modelopt(tmp_path: Path) -> None:
+    """It is called DFlash's architecture; its confidence head reads the token."""
+    draft = read_draft(write(tmp_path, MODELOPT, {**network(), **exported()}), TARGET)
+    found = draft.config
+    assert isinstance(found, DSparkConfig) and found.anchor_predicts
+    assert found.confidence_reads_token and found.causal_layers == (True, True)
+    assert draft.tensors["markov.mix"].shape == (R, R + H)
 
 
 @pytest.mark.parametrize(("kind", "mixer"), [("gated", ("gate_proj", 1, 1)), ("rnn", None)])

@@ -46,8 +46,8 @@ def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_methods_are_those_with_a_recipe() -> None:
     with_recipe = [name for name, method in methods().items() if method.recipe]
-    assert with_recipe == ["eagle3", "dflash"]
-    assert "eagle3 or dflash" in make_parser().format_help()
+    assert with_recipe == ["eagle3", "dflash", "jetspec", "dspark"]
+    assert "eagle3, dflash, jetspec or dspark" in make_parser().format_help()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_bad_flags(
 def test_methods_that_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["--model", TARGET, "--output", str(tmp_path / "head")]
     assert main(["ngram", *base]) == 1
-    assert "a draft for ngram cannot be trained here; trained are: eagle3, dflash" in (
+    assert "a draft for ngram cannot be trained here, as NVIDIA ModelOpt has no such network" in (
         capsys.readouterr().err
     )
     assert main(["dflash", *base, "--draft_vocab_size", "100"]) == 1

@@ -12,7 +12,9 @@ from trtspec import SamplingParams
 from trtspec.builder.checkpoints import read_draft
 from trtspec.builder.locate import assets_root
 from trtspec.commands.train import main
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.speculative.hidden_states.files import write_hidden_states
+from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.recipe import HeadRequest
 from trtspec.speculative.registry import methods
 from trtspec.train.modelopt_head import ModelOptHead
@@ -44,7 +46,7 @@ def window(states: int, columns: int = 16) -> Window:
     return Window(ids, torch.ones_like(ids, dtype=torch.bool), features, state, True)
 
 
-@pytest.mark.parametrize("method", ["eagle3", "dflash"])
+@pytest.mark.parametrize("method", ["eagle3", "dflash", "jetspec", "dspark"])
 def test_export_is_read(tmp_path: Path, method: str) -> None:
     """Whole vocabulary and a part of it: its rows begin as the target's, d2t names them."""
     cuts: list[torch.Tensor | None] = [None]
@@ -64,6 +66,13 @@ def test_export_is_read(tmp_path: Path, method: str) -> None:
         head.export(folder)
         draft = read_draft(folder, target.config)
         assert draft.config.capture_layers == recipe.capture_layers(target.config)
+        assert draft.method == methods()[method].draft_method
+        rows = {} if method != "jetspec" else {"num_draft_tokens": 128}
+        depth = {"num_speculative_tokens": recipe.depth, **rows}
+        speculation = parse_speculative_config({"method": method, "model": str(folder), **depth})
+        assert isinstance(speculation, TreeDecodingConfig)
+        speculation.network(draft.config)
+        speculation.check_network(draft.config)
         assert draft.config.draft_vocab_size == (4096 if cut is None else len(cut))
         tensors = dict(draft.tensors)
         assert all(t.dtype in (torch.bfloat16, torch.int64) for t in tensors.values())

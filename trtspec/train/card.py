@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from trtspec.builder.token_choice import DraftVocabulary
@@ -33,20 +34,19 @@ class Card:
         layers = list(plan.recipe.capture_layers(target.config))
         measured = self.measured if isinstance(self.measured, str) else self.measured.describe()
         agreement = ", ".join(f"{rate:.3f}" for rate in self.held_out.agreement)
-        config, drafts = plan.options.method, plan.depth
+        method, speculation = plan.options.method, json.dumps(plan.speculation("<this folder>"))
         proposes = (
             f"{size:,} of {target.config.vocab_size:,} tokens, {self.vocabulary.coverage:.2%} of "
             "a text"
         )
         return f"""# {self.title}
 
-A draft for {target.name} (method `{config}`), trained by trtspec-train, in the layout of NVIDIA
+A draft for {target.name} (method `{method}`), trained by trtspec-train, in the layout of NVIDIA
 ModelOpt's export, bfloat16. It reads the outputs of the target's layers {layers}; the embedding is
 the target's.
 
 ```python
-LLM("<{target.name}>", speculative_config={{"method": "{config}", "model": "<this folder>",
-                                       "num_speculative_tokens": {drafts}}})
+LLM("<{target.name}>", speculative_config={speculation})
 ```
 
 | | |

@@ -80,8 +80,9 @@ class TrainOptions:
             raise ConfigError("--raw_prompts says how --prompts are read; give them as well")
         if method_name(self.method) not in trainable_methods():
             raise ConfigError(
-                f"a draft for {self.method} cannot be trained here; trained are: "
-                f"{', '.join(trainable_methods())}"
+                f"a draft for {self.method} cannot be trained here, as NVIDIA ModelOpt has no such "
+                f"network; trained are: {', '.join(trainable_methods())}; what was trained "
+                "elsewhere is read as its authors write it"
             )
         check_output(self.output)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trtspec.builder.token_choice import DraftCost
 from trtspec.config.build_config import BuildConfig
@@ -12,6 +13,7 @@ from trtspec.engine.memory import weight_bytes
 from trtspec.engine.weight_formats import target_formats
 from trtspec.errors import ConfigError
 from trtspec.speculative.recipe import TrainingRecipe
+from trtspec.speculative.registry import method_name, methods
 from trtspec.train.data import DataSource
 from trtspec.train.options import TrainOptions
 from trtspec.train.target import TrainingTarget
@@ -39,6 +41,13 @@ class TrainingPlan:
     depth: int
     gflops: float
     efficiency: float
+
+    def speculation(self, model: str) -> dict[str, Any]:
+        """The options by which a head in that folder drafts as deep as it has learned to."""
+        rows = methods()[method_name(self.options.method)].options.usual_rows
+        found: dict[str, Any] = {"method": self.options.method, "model": model}
+        found["num_speculative_tokens"] = self.depth
+        return found if rows is None else {**found, "num_draft_tokens": rows}
 
     @property
     def head_weights(self) -> int:

@@ -232,7 +232,7 @@ def _measured(plan: TrainingPlan, data: _Data, head: Path) -> Measured | str:
     options = plan.options
     if options.no_measure:
         return "not measured (--no_measure)"
-    config = {"method": options.method, "model": str(head), "num_speculative_tokens": plan.depth}
+    config = plan.speculation(str(head))
     prompts = held_out_prompts(data.texts, data.store, _MEASURED_PROMPTS)
     try:
         measured = measure(

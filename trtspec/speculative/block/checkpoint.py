@@ -37,7 +37,8 @@ from trtspec.speculative.draft_reader import DraftReader
 # What a nested key may say; of the others the value is read.
 _SCALE = "input_embedding_scale"
 _CAP = "final_logit_softcapping"
-_READ = {"mask_token_id", IDS, "causal", "causal_head", "sample_from_anchor", "block_size"}
+_READ = {"mask_token_id", IDS, "causal", "causal_head", "block_size"}
+_READ |= {"sample_from_anchor", "shift_label"}
 _READ |= {"use_swa", "swa_window_size", "target_hidden_size", "num_target_layers", _SCALE, _CAP}
 _PROJECTOR = "projector_type"
 _FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -178,7 +179,7 @@ def _refuse_relatives(variant: BlockFormat, hf: HfConfig) -> None:
 def _anchor_predicts(hf: HfConfig) -> bool:
     given = said(hf, "sample_from_anchor")
     if given is None:
-        given = hf.get("shift_label") or re.search(_ANCHORED, " ".join(architectures(hf)))
+        given = said(hf, "shift_label") or re.search(_ANCHORED, " ".join(architectures(hf)))
     return bool(given)
 
 

@@ -256,7 +256,9 @@ class DSparkDecodingConfig(BlockDecodingConfig):
 
 def _fields(said: Said, headers: Mapping[str, Any]) -> Mapping[str, Any]:
     rank, w1 = said("markov_rank"), headers.get("markov_head.markov_w1.weight")
-    confidence = said("enable_confidence_head")
+    confidence, reads_token = said("enable_confidence_head"), said("confidence_head_with_markov")
+    if confidence is None:  # ModelOpt, whose head reads the token, has a word of its own
+        confidence = reads_token = said("use_confidence_head")
     if confidence is None:
         confidence = "confidence_head.proj.weight" in headers
     if rank is None and w1 is None and not confidence:
@@ -268,7 +270,7 @@ def _fields(said: Said, headers: Mapping[str, Any]) -> Mapping[str, Any]:
         "markov_rank": (w1.shape[1] if w1 is not None else 0) if rank is None else rank,
         "markov_head": said("markov_head_type") or "vanilla",
         "confidence": bool(confidence),
-        "confidence_reads_token": bool(confidence and said("confidence_head_with_markov")),
+        "confidence_reads_token": bool(confidence and reads_token),
     }
 
 
@@ -306,6 +308,7 @@ DSPARK_FORMAT = BlockFormat(
     keys=frozenset(
         {"attention_mode", "confidence_head_alpha", "confidence_head_with_markov"}
         | {"enable_confidence_head", "markov_head_type", "markov_rank", "num_anchors"}
+        | {"use_confidence_head"}
     ),
     fields=_fields,
     tensors=_tensors,

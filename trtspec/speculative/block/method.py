@@ -14,7 +14,7 @@ from trtspec.speculative.block.dflash2 import (
 from trtspec.speculative.block.drafter import BlockDrafter, block_needs
 from trtspec.speculative.block.dspark import DSPARK_FORMAT, DSPARK_NETWORK, DSparkDecodingConfig
 from trtspec.speculative.block.jetspec import JetSpecDecodingConfig
-from trtspec.speculative.block.recipe import DFLASH_RECIPE
+from trtspec.speculative.block.recipe import DFLASH_RECIPE, DSPARK_RECIPE, JETSPEC_RECIPE
 
 BLOCK_METHODS = (
     DraftMethod(
@@ -28,7 +28,9 @@ BLOCK_METHODS = (
         usual=("dflash:4", "ddtree:8,4,24"),
     ),
     DraftMethod(DDTreeDecodingConfig, "DDTree", block_needs, BlockDrafter.of),
-    DraftMethod(JetSpecDecodingConfig, "JetSpec", block_needs, BlockDrafter.of),
+    DraftMethod(
+        JetSpecDecodingConfig, "JetSpec", block_needs, BlockDrafter.of, recipe=JETSPEC_RECIPE
+    ),
     DraftMethod(
         DSparkDecodingConfig,
         "DSpark",
@@ -36,6 +38,7 @@ BLOCK_METHODS = (
         BlockDrafter.of,
         kinds=(DSPARK_NETWORK,),
         reader=block_reader(DSPARK_FORMAT),
+        recipe=DSPARK_RECIPE,
         usual=("dspark:7",),
     ),
     DraftMethod(

@@ -1,7 +1,8 @@
-"""How a DFlash network is trained: blocks behind random anchors of a text, all guessed at once."""
+"""How networks that guess blocks are trained: behind random anchors of a text, all at once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trtspec.config.model import ModelConfig
@@ -16,6 +17,8 @@ _LAYERS = (2, 5)
 """Fewest and most layers of a network; between them one for each `_TARGET_LAYERS` of the target."""
 _TARGET_LAYERS = 8
 _BLOCK = 8
+_RANK = 256
+"""Of the bias of DSpark's published drafts; half the width of a target that is narrower."""
 
 
 def capture_layers(target: ModelConfig) -> tuple[int, ...]:
@@ -56,6 +59,33 @@ def body_weights(target: ModelConfig) -> int:
     return layers * (hidden * hidden + layer_weights(target, hidden))
 
 
+def causal_settings(request: HeadRequest) -> dict[str, Any]:
+    """Of a network whose slots see those before them only (JetSpec)."""
+    return {**settings(request), "dflash_draft_attention": "causal"}
+
+
+def markov_settings(request: HeadRequest) -> dict[str, Any]:
+    """Of a network with a Markov and a confidence head (DSpark), whose root guesses as well; its
+    losses are weighed as in the paper."""
+    plain = settings(replace(request, depth=request.depth - 1))
+    heads = {
+        "projector_type": "dspark",
+        "markov_rank": _rank(request.target),
+        "markov_head_type": "vanilla",
+        "use_confidence_head": True,
+    }
+    own = {"dflash_architecture_config": {**plain["dflash_architecture_config"], **heads}}
+    return {**plain, **own, "dflash_confidence_head_alpha": 1.0}
+
+
+def markov_weights(target: ModelConfig) -> int:
+    return body_weights(target) + 2 * target.vocab_size * _rank(target)
+
+
+def _rank(target: ModelConfig) -> int:
+    return min(_RANK, target.hidden_size // 2)
+
+
 DFLASH_RECIPE = TrainingRecipe(
     algorithm="dflash",
     settings=settings,
@@ -69,4 +99,14 @@ DFLASH_RECIPE = TrainingRecipe(
     memory_bound=("_compute_loss",),
     loss="cross-entropy with the target's distribution, the mean over the positions of drafts, "
     "weighed by how sure the network was up to there",
+)
+JETSPEC_RECIPE = replace(DFLASH_RECIPE, settings=causal_settings)
+DSPARK_RECIPE = replace(
+    DFLASH_RECIPE,
+    settings=markov_settings,
+    body_weights=markov_weights,
+    depth=_BLOCK,
+    memory_bound=("_compute_dspark_loss",),
+    loss="a tenth of the cross-entropy with the text, nine of the distance from the target's "
+    "distribution, and what the confidence head missed, the mean over the positions of drafts",
 )
