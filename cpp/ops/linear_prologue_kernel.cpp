@@ -10,23 +10,6 @@ namespace {
 constexpr double kGrain = 1 << 13;  // elements worth a thread: a few microseconds
 constexpr int kLane = 16;           // partial sums of a row, on every instruction set
 
-// A vector of the values from here to the end of a row, with zeros behind the last `count`.
-template <class Value>
-TRTSPEC_INLINE VF load_part(const Value* from, std::int64_t count) {
-  if (count >= kLanes) return load(from);
-  alignas(64) float part[kLanes] = {};
-  for (std::int64_t i = 0; i < count; ++i) part[i] = to_float(from[i]);
-  return load(part);
-}
-
-template <class Value>
-TRTSPEC_INLINE void store_part(Value* to, std::int64_t count, VF value) {
-  if (count >= kLanes) return store(to, value);
-  alignas(64) float part[kLanes];
-  store(part, value);
-  for (std::int64_t i = 0; i < count; ++i) from_float(part[i], to + i);
-}
-
 template <class Value>
 float sum_of_squares(const Value* x, std::int64_t size) {
   alignas(64) float lane[kLane] = {};
@@ -37,7 +20,7 @@ float sum_of_squares(const Value* x, std::int64_t size) {
     for (int v = 0; v < kVectors; ++v) {
       const std::int64_t first = k + v * kLanes;
       if (first >= size) break;
-      const VF value = load_part(x + first, size - first);
+      const VF value = load_first(x + first, size - first);
       sum[v] = fma(value, value, sum[v]);
     }
   }
@@ -66,7 +49,7 @@ struct Made {
 template <class Value>
 void copy(const Value* x, const Made<Value>& made) {
   made.for_vectors([&](std::int64_t k, Value* to) {
-    store_part(to, made.size - k, load_part(x + k, made.size - k));
+    store_first(to, load_first(x + k, made.size - k), made.size - k);
   });
 }
 
@@ -76,8 +59,8 @@ void rms_norm(const Value* x, const Value* weight, float eps, const Made<Value>&
   const float factor = 1.0f / __builtin_sqrtf(squares / float(made.size) + eps);
   made.for_vectors([&](std::int64_t k, Value* to) {
     const std::int64_t count = made.size - k;
-    store_part(to, count, load_part(x + k, count) * factor);
-    store_part(to, count, load_part(to, count) * load_part(weight + k, count));
+    store_first(to, load_first(x + k, count) * factor, count);
+    store_first(to, load_first(to, count) * load_first(weight + k, count), count);
   });
 }
 
@@ -85,8 +68,8 @@ template <class Value>
 void swiglu(const Value* x, const Made<Value>& made) {
   made.for_vectors([&](std::int64_t k, Value* to) {
     const std::int64_t count = made.size - k;
-    const VF gate = load_part(x + k, count), up = load_part(x + made.size + k, count);
-    store_part(to, count, gate / (1.0f + exp(-gate)) * up);
+    const VF gate = load_first(x + k, count), up = load_first(x + made.size + k, count);
+    store_first(to, gate / (1.0f + exp(-gate)) * up, count);
   });
 }
 

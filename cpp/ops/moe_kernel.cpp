@@ -23,35 +23,19 @@ TRTSPEC_INLINE VF activate(Activation kind, VF g) {
 }
 
 template <class Value>
-TRTSPEC_INLINE VF load_part(const Value* from, std::int64_t count) {
-  if (count >= kLanes) return load(from);
-  alignas(64) float part[kLanes] = {};
-  for (std::int64_t i = 0; i < count; ++i) part[i] = to_float(from[i]);
-  return load(part);
-}
-
-template <class Value>
-TRTSPEC_INLINE void store_part(Value* to, std::int64_t count, VF value) {
-  if (count >= kLanes) return store(to, value);
-  alignas(64) float part[kLanes];
-  store(part, value);
-  for (std::int64_t i = 0; i < count; ++i) from_float(part[i], to + i);
-}
-
-template <class Value>
 void activate_rows(const MoeParams& params, const Value* in, std::int64_t rows, Value* out) {
   const std::int64_t inner = params.inner;
   const VF limit = splat(params.limit);
   parallel_for(rows, threads_for(double(rows) * double(inner), kGrain), [&](std::int64_t r, int) {
     const Value* row = in + r * 2 * inner;
     for (std::int64_t k = 0; k < inner; k += kLanes) {
-      VF g = load_part(row + k, inner - k), u = load_part(row + inner + k, inner - k);
+      VF g = load_first(row + k, inner - k), u = load_first(row + inner + k, inner - k);
       if (params.limit > 0) {
         g = g > limit ? limit : g;
         u = u > limit ? limit : u < -limit ? -limit : u;
       }
-      store_part(out + r * inner + k, inner - k,
-                 activate(params.activation, g) * (u + params.offset));
+      const VF gated = activate(params.activation, g) * (u + params.offset);
+      store_first(out + r * inner + k, gated, inner - k);
     }
   });
 }
@@ -64,10 +48,10 @@ void finish_rows(const MoeParams& params, const float* sums) {
     Value* out = static_cast<Value*>(params.out) + r * hidden;
     const Value* residual = static_cast<const Value*>(params.residual);
     for (std::int64_t k = 0; k < hidden; k += kLanes) {
-      store_part(out + k, hidden - k, load_part(sums + r * hidden + k, hidden - k));
+      store_first(out + k, load_first(sums + r * hidden + k, hidden - k), hidden - k);
       if (residual == nullptr) continue;
-      store_part(out + k, hidden - k,
-                 load_part(residual + r * hidden + k, hidden - k) + load_part(out + k, hidden - k));
+      const VF rounded = load_first(out + k, hidden - k);
+      store_first(out + k, load_first(residual + r * hidden + k, hidden - k) + rounded, hidden - k);
     }
   });
 }

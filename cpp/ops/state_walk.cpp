@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -105,6 +106,31 @@ void check_walk(const StateWalk& walk, const char* op) {
   std::sort(used.begin(), used.end());
   const auto twice = std::adjacent_find(used.begin(), used.end());
   if (twice != used.end()) refuse(op, "two requests have state " + text(*twice));
+}
+
+void clear_padding(const StateWalk& walk, void* rows, std::size_t row_bytes) {
+  const auto clear = [&](std::int64_t begin, std::int64_t end) {
+    std::memset(static_cast<char*>(rows) + static_cast<std::size_t>(begin) * row_bytes, 0,
+                static_cast<std::size_t>(end - begin) * row_bytes);
+  };
+  std::int64_t used = 0;
+  for (std::int64_t b = 0; b < walk.requests; ++b) {
+    used = walk.query_start[b + 1];
+    if (walk.state_slots[b] < 0) clear(walk.query_start[b], used);
+  }
+  clear(used, walk.rows);
+}
+
+void keep_nodes(const StateWalk& walk, const void* rows, std::size_t stride_bytes, void* kept,
+                std::size_t row_bytes) {
+  for (std::int64_t b = 0; b < walk.requests; ++b) {
+    if (!walk.is_tree[b] || walk.state_slots[b] < 0) continue;
+    for (std::int64_t row = walk.query_start[b] + 1; row < walk.query_start[b + 1]; ++row) {
+      const auto place = static_cast<std::size_t>(row);
+      std::memcpy(static_cast<char*>(kept) + place * row_bytes,
+                  static_cast<const char*>(rows) + place * stride_bytes, row_bytes);
+    }
+  }
 }
 
 std::vector<std::int64_t> parents_of(const StateWalk& walk) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <trtspec/state_walk.hpp>
 
+#include <cstddef>
 #include <vector>
 
 namespace trtspec {
@@ -33,6 +34,14 @@ struct StatePlan {
 // root follows a row of it; throws std::invalid_argument, whose message begins with the name of
 // the op.
 void check_walk(const StateWalk& walk, const char* op);
+
+// Rows of padding, and those behind all requests, become zeros.
+void clear_padding(const StateWalk& walk, void* rows, std::size_t row_bytes);
+
+// What rows bring that may be rejected, those of a tree behind its root, is copied to their places
+// in `kept`, one row behind the other.
+void keep_nodes(const StateWalk& walk, const void* rows, std::size_t stride_bytes, void* kept,
+                std::size_t row_bytes);
 
 // The row of the call that each one follows; -1: its request's committed tokens, or padding.
 std::vector<std::int64_t> parents_of(const StateWalk& walk);

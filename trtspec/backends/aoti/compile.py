@@ -51,6 +51,7 @@ _SHIMMED = (
     "latent_tree_attention_8bit",
     "linear",
     "linear_quantised",
+    "mamba2",
     "moe",
     "paged_tree_attention",
     "paged_tree_attention_8bit",
