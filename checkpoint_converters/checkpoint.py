@@ -20,7 +20,7 @@ from checkpoint_converters.containers.safetensors_files import (
 )
 from checkpoint_converters.containers.tensor_sources import RotaryHalves, Shifted
 from checkpoint_converters.content_hash import hash_files
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Change, Family
 from checkpoint_converters.families.registry import families
 from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
 from checkpoint_converters.guest import Guest
@@ -127,6 +127,9 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     headers = split_mixed(family.mixed, family.names, config, headers)
     headers = split_stacked(family.stacked, family.names, config, headers)
     headers = by_usual_names(family.also, config, headers)
+    gguf = find_gguf(path)
+    if gguf is not None and family.gguf is not None:
+        headers = _changed(family.gguf.changes, config, headers)
     embedding, head = family.embedding, family.head
     redundant_head = config.head.tied and head in headers and embedding in headers
     if config.head.tied and embedding not in headers and head in headers:
@@ -140,7 +143,6 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
         _require_equal(headers[embedding], headers[head])
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
     tensors = _in_halves(resolved.tensors, family.paired, config)
-    gguf = find_gguf(path)
     if gguf is not None and family.gguf is not None and family.gguf.norms_plus_one:
         norms = (name for name in tensors if name.endswith("norm.weight"))
         tensors |= {name: Shifted.of(tensors[name], -1) for name in norms}
@@ -199,6 +201,19 @@ def _of_gguf(file: GgufFile) -> tuple[Family, HfConfig]:
     signs = [sign for sign in found if sign and file.get(f"{named}.{sign}")]
     family, gguf = found[signs[0] if signs else None]
     return family.in_gguf(), HfConfig.of_gguf(file, gguf.keys)
+
+
+def _changed(
+    changes: Mapping[str, Change], config: ModelConfig, headers: Mapping[str, TensorHeader]
+) -> dict[str, TensorHeader]:
+    """The tensors, with what a family's GGUF files have in another form as all others have it."""
+    found = dict(headers)
+    for i, layer in enumerate(config.layers):
+        for name, change in changes.items():
+            theirs = name.format(i=i)
+            if theirs in found:
+                found[theirs] = change(found[theirs], layer.mixer)
+    return found
 
 
 def _in_halves(

@@ -54,6 +54,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "nextn_predict_layers": (0,),
 }
 
+_NO_MATRICES = ("_norm.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d")
+"""How the names of tensors end that may have two dimensions, and are float32 in any file."""
+
 # Llama 3.1 and after: their factors are a tensor in the file, not the numbers it was made of.
 _LLAMA_3 = {
     "low_freq_factor": 1.0,
@@ -258,7 +261,7 @@ def _dtype(file: GgufFile) -> str:
     matrices = [
         tensor
         for name, tensor in file.tensors.items()
-        if len(tensor.shape) > 1 and not name.endswith("_norm.weight")
+        if len(tensor.shape) > 1 and not name.endswith(_NO_MATRICES)
     ]
     if any(tensor.is_quantised for tensor in matrices):
         return BLOCKS_AS

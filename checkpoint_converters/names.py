@@ -90,8 +90,9 @@ def split_fused(
     """The tensors with each fused one (see `Family`) as those that it holds, by their own names;
     raises CheckpointError for one of another number of rows."""
     found, shapes = dict(headers), model_tensors(config)
-    for theirs, parts in fused.items():
+    for theirs, known in fused.items():
         for i in range(config.num_layers):
+            parts = [part for part in known if f"layers.{i}.{part}.weight" in shapes]
             rows = [shapes[f"layers.{i}.{part}.weight"][0] for part in parts]
             for kind in ("weight", "bias"):
                 whole = found.pop(f"{theirs.format(i=i)}.{kind}", None)

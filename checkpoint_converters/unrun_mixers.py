@@ -14,7 +14,6 @@ from checkpoint_converters.hf_config import HfConfig
 _MIXERS = {
     "index_topk": "a sparse-attention indexer (DeepSeek-V3.2)",
     "linear_attn_config": "delta attention (Kimi Linear)",
-    "mamba_d_state": "Mamba (Bamba, Falcon-H1, Granite 4, Jamba)",
     "ssm_state_size": "Mamba-2 (Nemotron-H)",
     "attn_type_list": "lightning attention (MiniMax)",
     "sparse_config": "block-sparse attention (MiniCPM)",

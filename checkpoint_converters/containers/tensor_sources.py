@@ -161,6 +161,24 @@ class Shifted(TensorHeader):
         return self.whole.read().float() + self.by
 
 
+@dataclass(frozen=True, eq=False)
+class Computed(TensorHeader):
+    """What a function makes of a tensor of floats, in float32, read when asked for."""
+
+    whole: TensorHeader
+    function: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of(
+        cls, whole: TensorHeader, shape: tuple[int, ...], function: Callable[[Tensor], Tensor]
+    ) -> Computed:
+        """``shape``: of what it is made, whose elements are as many as the tensor's."""
+        return cls(whole.name, whole.file, "F32", shape, whole, function)
+
+    def read(self) -> Tensor:
+        return self.function(self.whole.read().float()).reshape(self.shape)
+
+
 def _rows_beside(
     whole: TensorHeader, of_rows: Callable[[TensorHeader], TensorHeader]
 ) -> dict[str, TensorHeader]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.families.composite import Composite
 from checkpoint_converters.gguf_keys import GgufKeys
 from checkpoint_converters.hf_config import HfConfig
@@ -17,6 +18,9 @@ from checkpoint_converters.stacked import Stacked
 from trtspec.config.layer_tensors import EMBEDDING, HEAD
 from trtspec.config.mixers.base import MixerSpec
 
+Change: TypeAlias = Callable[[TensorHeader, MixerSpec], TensorHeader]
+"""What becomes of a tensor of a layer with that mixer."""
+
 
 @dataclass(frozen=True)
 class GgufNames:
@@ -25,7 +29,8 @@ class GgufNames:
     ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``, ``fused``:
     see `Family`; ``keys``: what its files say. ``sign``: a key by whose value, other than zero, the
     family is known among several of the same architecture. ``norms_plus_one``: the files hold 1 +
-    w of norms that multiply by that.
+    w of norms that multiply by that. ``changes``: what is made of a tensor, by its name, in a layer
+    with such a mixer.
     """
 
     architecture: str
@@ -35,6 +40,7 @@ class GgufNames:
     keys: GgufKeys = field(default_factory=GgufKeys)
     sign: str | None = None
     norms_plus_one: bool = False
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,13 @@ class Family:
     family in GGUF files; None: not read from them. ``paired``: projections whose rows lie with the
     two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
     calls the number of their heads. ``fused``: tensors that hold several internal ones along their
-    outputs, by their names without ``.weight``, and the parts in order. ``mixed``: the same where
-    rows of the parts take turns: which rows are whose, in a layer with such a mixer.
-    ``composites``: checkpoints that hold the model beside towers for images. ``stacked``: tensors
-    that hold all experts of a layer, by their names. ``also``: other names of tensors, with those
-    that the map has for them. ``defaults``: what transformers means where config.json does not have
-    a key, beside what ``read_fields`` knows; an absent end token would never end a text.
+    outputs, by their names without ``.weight``, and the parts in order, of which a layer may have
+    some. ``mixed``: the same where rows of the parts take turns: which rows are whose, in a layer
+    with such a mixer. ``composites``: checkpoints that hold the model beside towers for images.
+    ``stacked``: tensors that hold all experts of a layer, by their names. ``also``: other names of
+    tensors, with those that the map has for them. ``defaults``: what transformers means where
+    config.json does not have a key, beside what ``read_fields`` knows; an absent end token would
+    never end a text.
     """
 
     architecture: str

@@ -55,7 +55,7 @@ def _derive(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"attention_multiplier": values.get("attention_multiplier", usual)}
 
 
-_KEYS = GgufKeys(
+GRANITE_KEYS = GgufKeys(
     reads={
         "attention.scale": "attention_multiplier",
         "embedding_scale": "embedding_multiplier",
@@ -70,6 +70,6 @@ GRANITE = Family(
     "granite",
     _fields,
     HF_DECODER,
-    gguf=GgufNames("granite", GGUF_DECODER, paired=PAIRED, keys=_KEYS),
+    gguf=GgufNames("granite", GGUF_DECODER, paired=PAIRED, keys=GRANITE_KEYS),
     defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -12,8 +12,16 @@ from checkpoint_converters.hf_experts import PROJECTIONS, expert_names, read_exp
 from checkpoint_converters.stacked import Stacked
 
 _B = "model.layers.{i}.block_sparse_moe."
-_ROUTER = _B + "router.layer.weight"
+ROUTER = _B + "router.layer.weight"
 _GATE_UP, _DOWN = Stacked(("gate", "up")), Stacked(("down",))
+GRANITE_EXPERTS = {
+    _B + "input_linear.weight": _GATE_UP,
+    _B + "output_linear.weight": _DOWN,
+    _B + "experts.gate_up_proj": _GATE_UP,
+    _B + "experts.down_proj": _DOWN,
+}
+ROUTERS = {_B + "router.weight": ROUTER}
+"""As transformers 5 calls them."""
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
@@ -26,13 +34,8 @@ GRANITE_MOE = Family(
     "GraniteMoeForCausalLM",
     "granitemoe",
     _fields,
-    HF_DECODER.renamed(expert_names(_ROUTER, PROJECTIONS)),
-    stacked={
-        _B + "input_linear.weight": _GATE_UP,
-        _B + "output_linear.weight": _DOWN,
-        _B + "experts.gate_up_proj": _GATE_UP,
-        _B + "experts.down_proj": _DOWN,
-    },
-    also={_B + "router.weight": _ROUTER},
+    HF_DECODER.renamed(expert_names(ROUTER, PROJECTIONS)),
+    stacked=GRANITE_EXPERTS,
+    also=ROUTERS,
     defaults={"bos_token_id": 1, "eos_token_id": 2},
 )

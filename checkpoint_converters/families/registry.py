@@ -20,6 +20,7 @@ from checkpoint_converters.families.glm4_moe import GLM4_MOE
 from checkpoint_converters.families.gpt_oss import GPT_OSS
 from checkpoint_converters.families.granite import GRANITE
 from checkpoint_converters.families.granite_moe import GRANITE_MOE
+from checkpoint_converters.families.granite_moe_hybrid import GRANITE_MOE_HYBRID
 from checkpoint_converters.families.llama import LLAMA
 from checkpoint_converters.families.mimo import MIMO
 from checkpoint_converters.families.mistral import MISTRAL
@@ -69,6 +70,7 @@ _BUILT_IN = (
     QWEN3_5_MOE,
     GLM4_MOE,
     GRANITE_MOE,
+    GRANITE_MOE_HYBRID,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     GPT_OSS,

@@ -29,6 +29,7 @@ LONG = {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}
 
 MORE: dict[str, dict[str, Any]] = {
     "Gemma4": {"vocab_size_per_layer_input": 20},
+    "GraniteMoeHybrid": {"mamba_n_heads": 32},
     "Qwen2Moe": {
         "num_experts": 4,
         "num_experts_per_tok": 2,
@@ -38,7 +39,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("Llama", {"mamba_d_state": 16}, "mamba_d_state is 16: its layers have Mamba"),
+    ("Llama", {"ssm_state_size": 16}, "ssm_state_size is 16: its layers have Mamba-2"),
     ("Gemma3", {"text_config": {"lru_width": 8}}, "lru_width is 8: .* gated linear recurrence"),
     ("SmolLM3", {"no_rope_layers": [1, 2, 1, 1]}, r"no_rope_layers is \[1, 2"),
     ("SmolLM3", {"no_rope_layers": [1, 0]}, "0 or 1 for each of 4 layers"),
@@ -46,6 +47,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Olmo3", {"layer_types": ["chunked_attention"] * 4}, "layer_types chunked_attention"),
     ("Olmo3", {"layer_types": ["full_attention"]}, "layer_types names 1 layers, the model has 4"),
     ("Granite", {"residual_multiplier": 0}, "residual_multiplier is 0; it must be above 0"),
+    ("GraniteMoeHybrid", {"layer_types": ["mamba2"] * 4}, "layer_types mamba2 are not supported"),
+    ("GraniteMoeHybrid", {"layer_types": ["mamba"]}, "layer_types names 1 layers, the model has 4"),
+    ("GraniteMoeHybrid", {"mamba_d_head": 3}, r"32 of mamba_d_head 3 .* hidden_size = 32"),
+    ("GraniteMoeHybrid", {"mamba_n_groups": 3}, "num_heads 32 is not a multiple of num_groups 3"),
+    ("GraniteMoeHybrid", {"hidden_act": "relu"}, "hidden_act of Mamba-2 is 'relu'; supported: si"),
+    ("GraniteMoeHybrid", {"time_step_limit": [2, 1]}, "most_step 1.0 of time steps is below least"),
+    ("GraniteMoeHybrid", {"position_embedding_type": "alibi"}, "position_embedding_type 'alibi'"),
     ("Phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
     ("Phi3", {"rope_scaling": LONG}, "1 numbers in short_factor and 2 in long_factor"),
     ("Phi3", {"rope_scaling": {**LONG, "long_factor": 3}}, "long_factor is 3, not a list"),

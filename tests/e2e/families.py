@@ -59,6 +59,20 @@ def _phi3(original: int) -> Made:
     return Made(hf.Phi3Config, hf.Phi3ForCausalLM, says)
 
 
+_GRANITE = {
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 1.7,
+    "residual_multiplier": 0.6,
+    "attention_multiplier": 0.17,
+}
+_MAMBA = {
+    **_GRANITE,
+    "shared_intermediate_size": 72,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 32,
+    "mamba_d_state": 12,
+    "mamba_expand": 3,
+}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 40}
 _DELTA = {
     "head_dim": 32,
@@ -95,16 +109,7 @@ FAMILIES: dict[str, Made] = {
     "olmo3": Made(
         hf.Olmo3Config, hf.Olmo3ForCausalLM, {"layer_types": _MIXED, "sliding_window": 7}
     ),
-    "granite": Made(
-        hf.GraniteConfig,
-        hf.GraniteForCausalLM,
-        {
-            "embedding_multiplier": 3.0,
-            "logits_scaling": 1.7,
-            "residual_multiplier": 0.6,
-            "attention_multiplier": 0.17,
-        },
-    ),
+    "granite": Made(hf.GraniteConfig, hf.GraniteForCausalLM, _GRANITE),
     "phi3": _phi3(128),
     "phi3_long": _phi3(8),
     "glm": Made(hf.GlmConfig, hf.GlmForCausalLM, {"head_dim": 16}),
@@ -243,12 +248,39 @@ FAMILIES: dict[str, Made] = {
     "granite_moe": Made(
         hf.GraniteMoeConfig,
         hf.GraniteMoeForCausalLM,
+        {"num_local_experts": 5, **_GRANITE},
+    ),
+    "granite_hybrid": Made(
+        hf.GraniteMoeHybridConfig,
+        hf.GraniteMoeHybridForCausalLM,
         {
+            **_MAMBA,
+            "num_local_experts": 0,
+            "mamba_n_groups": 2,
+            "mamba_proj_bias": True,
+            "layer_types": ["mamba", "attention", "mamba", "mamba"],
+        },
+    ),
+    "granite_hybrid_moe": Made(
+        hf.GraniteMoeHybridConfig,
+        hf.GraniteMoeHybridForCausalLM,
+        {
+            **_MAMBA,
             "num_local_experts": 5,
-            "embedding_multiplier": 3.0,
-            "logits_scaling": 1.7,
-            "residual_multiplier": 0.6,
-            "attention_multiplier": 0.17,
+            "mamba_d_conv": 3,
+            "mamba_conv_bias": False,
+            "position_embedding_type": "rope",
+            "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        },
+    ),
+    "granite_attention": Made(
+        hf.GraniteMoeHybridConfig,
+        hf.GraniteMoeHybridForCausalLM,
+        {
+            **_GRANITE,
+            "num_local_experts": 0,
+            "shared_intermediate_size": 72,
+            "layer_types": ["attention"] * 4,
         },
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -57,6 +57,21 @@ def _scales(writer: Any, config: Any) -> None:
     writer.add_embedding_scale(config.embedding_multiplier)
     writer.add_residual_scale(config.residual_multiplier)
     writer.add_logit_scale(config.logits_scaling)
+
+
+def _hybrid(writer: Any, config: Any) -> None:
+    """Dense layers, whose MLP is the shared one."""
+    _scales(writer, config)
+    marks = [kind == "full_attention" for kind in config.layer_types]
+    writer.add_head_count_kv([config.num_key_value_heads * mark for mark in marks])
+    writer.add_feed_forward_length(config.shared_intermediate_size)
+    writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+    writer.add_expert_count(0)
+    writer.add_ssm_conv_kernel(config.mamba_d_conv)
+    writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    writer.add_ssm_state_size(config.mamba_d_state)
+    writer.add_ssm_time_step_rank(config.mamba_n_heads)
+    writer.add_ssm_group_count(config.mamba_n_groups)
 
 
 def _logit_scale(writer: Any, config: Any) -> None:
@@ -133,6 +148,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "olmo2": Conversion("OLMO2"),
     "olmo3": Conversion("OLMO2", _pattern),
     "granite": Conversion("GRANITE", _scales, pairs=True),
+    "granite_hybrid": Conversion("GRANITE_HYBRID", _hybrid, pairs=True),
     "phi3": Conversion("PHI3", _longrope),
     "phi3_long": Conversion("PHI3", _longrope),
     "glm": Conversion("CHATGLM"),
@@ -185,7 +201,7 @@ def write_family(
         add(f"{writer.arch}.{key}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     scales = {n: value for n, value in model.named_buffers() if n.endswith("layer_scalar")}
-    for name, parameter in {**dict(model.named_parameters()), **scales}.items():
+    for name, parameter in _parts({**dict(model.named_parameters()), **scales}):
         suffix = ".weight" if name in scales else ""
         theirs = names.get_name(name + suffix, try_suffixes=(".weight", ".bias"))
         assert theirs, name
@@ -202,9 +218,35 @@ def write_family(
     return file
 
 
+def _of_mamba(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
+    if name == "A_log":
+        return -torch.exp(weight)[:, None]
+    if name == "conv1d.weight":
+        return weight.squeeze(1)
+    return weight.view(
+        {"D": (-1, 1), "norm.weight": (config.mamba_n_groups, -1)}.get(name, weight.shape)
+    )
+
+
+def _parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, by names that the script of llama.cpp has a rule for."""
+    for name, tensor in tensors.items():
+        place, _, last = name.rpartition("shared_mlp.")
+        if last == "input_linear.weight":
+            gate, up = tensor.data.chunk(2)  # views: see `write_family`
+            yield f"{place}mlp.gate_proj.weight", gate
+            yield f"{place}mlp.up_proj.weight", up
+        elif place:
+            yield f"{place}mlp.down_proj.weight", tensor
+        else:
+            yield name.replace("mamba.dt_bias", "mamba.dt_proj.bias"), tensor
+
+
 def _converted(conversion: Conversion, name: str, weight: torch.Tensor, config: Any) -> np.ndarray:
     if conversion.plus_one and name.endswith("norm.weight"):
         weight = weight + 1
+    if "mamba." in name:
+        weight = _of_mamba(name.rpartition("mamba.")[2], weight, config)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     part = name.split(".")[-2]
     if conversion.pairs and part in heads:

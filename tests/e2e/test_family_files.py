@@ -25,6 +25,7 @@ PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 CASES = [
     *((case, "F32", {}) for case in CONVERSIONS),
     ("phi3", "Q8_0", {"intermediate_size": 96}),
+    ("granite_hybrid", "Q8_0", {"shared_intermediate_size": 96}),
     ("gemma4", "F32", {"vocab_size_per_layer_input": VOCAB + 30}),
     ("gemma4", "Q8_0", {"intermediate_size": 96, "hidden_size_per_layer_input": 32}),
 ]
@@ -62,6 +63,12 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         r"\[1, 0\], neither a number nor a",
     ),
     ("granite", {"rope.scaling.finetuned": False}, "finetuned is False: layers without rope"),
+    (
+        "granite_hybrid",
+        {"attention.head_count_kv": [0, 2, 1, 0]},
+        r"\[0, 2, 1, 0\]; supported: one number for layers with attention, 0 for the others",
+    ),
+    ("granite_hybrid", {"expert_count": 4}, "expert_count is 4, which is not supported"),
     (
         "glm4",
         {"rope.dimension_sections": [1, 1, 2, 0]},

@@ -15,7 +15,6 @@ from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.layer import Layers, LayerSpec
-from trtspec.config.mixers.gated_delta import GatedDeltaSpec
 from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.mixers.mamba2 import Mamba2Spec
 from trtspec.config.model import ModelConfig
@@ -52,6 +51,7 @@ from ..tiny_config import changed, tiny_config
 
 CONFIG = tiny_config("LlamaForCausalLM", 70, 16, 24, 2, 4, 2, 8, 1e-5, 64)
 NORM = NormSpec(1e-5)
+MAMBA = Mamba2Spec(4, 8, 16, 2, 4, NORM)
 WIDER = CONFIG.layers[0].with_mixer(head_dim=4, num_kv_heads=1, window=5)
 MIXED = replace(
     CONFIG, layers=Layers.of([WIDER, changed(CONFIG, qk_norm=True, bias=True).layers[0]])
@@ -82,11 +82,12 @@ LATENTS = replace(
         replace(CONFIG.layers[0], mixer=mixer) for mixer in (LATENT, replace(LATENT, q_rank=None))
     ),
 )
+HYBRID = replace(CONFIG, layers=Layers.of([CONFIG.layers[0], replace(MIXTURE, mixer=MAMBA)]))
 
 
 @pytest.mark.parametrize(
     "config",
-    [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES, LATENTS, SHARED],
+    [CONFIG, changed(CONFIG, bias=True, qk_norm=True), MIXED, MIXTURES, LATENTS, SHARED, HYBRID],
 )
 def test_facts_are_those_of_the_block(config: ModelConfig) -> None:
     model = CausalLM(config, torch.float32)
@@ -200,7 +201,7 @@ def test_readers_have_no_cache() -> None:
 
 
 NOT_BUILT: list[tuple[dict[str, Any], str]] = [
-    ({"mixer": Mamba2Spec(4, 8, 16, 2, 4, NORM)}, "Mamba-2"),
+    ({"mixer": replace(MAMBA, norm=NormSpec(1e-5, one_plus=True))}, "Mamba-2 with another norm"),
     ({"ffn": ExpertsSpec(8, 2, 12, gated=False)}, "experts without a gate"),
     ({"ffn": ExpertsSpec(8, 2, 12, activation="gelu")}, "experts with the activation gelu"),
     ({"ffn": ExpertsSpec(8, 2, 12, beside=DenseSpec(8))}, "a dense part beside experts"),
@@ -210,12 +211,6 @@ NOT_BUILT: list[tuple[dict[str, Any], str]] = [
 ]
 NOT_BUILT_ATTENTION: list[tuple[dict[str, Any], str]] = [
     ({"qk_norm": NORM, "qk_norm_over": "own"}, "RMS norms of queries and keys with weights for"),
-]
-NOT_BUILT_MODELS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"layers": Layers.of([CONFIG.layers[0].with_mixer(rope=None)])},
-        "no layer with rotary embedding",
-    ),
 ]
 
 
@@ -246,11 +241,6 @@ def refused_behind(layer: LayerSpec, words: str) -> None:
         layer_facts(layer, 16)
 
 
-@pytest.mark.parametrize(("fields", "words"), NOT_BUILT_MODELS)
-def test_models_without_a_block(fields: dict[str, Any], words: str) -> None:
-    check_refused(replace(CONFIG, **fields), words)
-
-
 def test_devices_without_kernels() -> None:
     require_kernels(MIXED, "cuda")
     wide, sinks = (
@@ -264,6 +254,7 @@ def test_devices_without_kernels() -> None:
         "latent attention, for which cuda has no kernel": LATENTS,
         "mixtures of experts, for which cuda has no kernel": MIXTURES,
         "attention sinks, for which cuda has no kernel": sinks,
+        "Mamba-2, for which cuda has no kernel": HYBRID,
         r"heads of 512 elements \(up to 256\), for which cuda has no kernel": wide,
     }
     for words, config in refused.items():
@@ -276,7 +267,9 @@ def test_devices_without_kernels() -> None:
 
 
 def test_what_is_built_is_not_refused() -> None:
-    for config in (CONFIG, MIXED, MIXTURES, LATENTS, SHARED, changed(CONFIG, tied=True, theta=5e5)):
+    unturned = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(rope=None)]))
+    tied = changed(CONFIG, tied=True, theta=5e5)
+    for config in (CONFIG, MIXED, MIXTURES, LATENTS, SHARED, HYBRID, unturned, tied):
         assert missing_blocks(config) == []
         require_blocks(config)
     scaled = replace(CONFIG, layers=Layers.of([CONFIG.layers[0].with_mixer(scale=0.25)]))

@@ -180,6 +180,7 @@ FAMILY = Kind(
         _family("qwen3_5_moe", "Qwen3_5Moe", "qwen3_5_moe_text"),
         _family("qwen3_5", "Qwen3_5", "qwen3_5_text"),
         _family("glm4_moe", "Glm4Moe"),
+        _family("granite_moe_hybrid", "GraniteMoeHybrid", "granitemoehybrid", "granitehybrid"),
         _family("granite_moe", "GraniteMoe", "granitemoe"),
         _family("qwen3", "Qwen3"),
         _family("mimo", "MiMo"),

@@ -21,9 +21,11 @@ from trtspec.models.feed_forwards.experts import MIXTURE
 from trtspec.models.mixers.attention import ATTENTION
 from trtspec.models.mixers.gated_delta import GATED_DELTA
 from trtspec.models.mixers.latent_attention import LATENT_ATTENTION
+from trtspec.models.mixers.mamba2 import MAMBA2
 
 BLOCKS: dict[type[LayerPart], Block] = {
-    block.spec: block for block in (ATTENTION, LATENT_ATTENTION, GATED_DELTA, DENSE, MIXTURE)
+    block.spec: block
+    for block in (ATTENTION, LATENT_ATTENTION, GATED_DELTA, MAMBA2, DENSE, MIXTURE)
 }
 """All that there are: a new block is a name in this line."""
 
@@ -73,10 +75,7 @@ def dense_of(spec: LayerSpec) -> DenseSpec:
 
 def missing_blocks(config: ModelConfig) -> list[str]:
     """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
-    found = dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec))
-    if all(spec.mixer.turn is None for spec in config.layers.specs):
-        found["no layer with rotary embedding"] = None
-    return list(found)
+    return list(dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec)))
 
 
 def require_blocks(config: ModelConfig) -> None:

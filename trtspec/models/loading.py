@@ -24,7 +24,7 @@ FUSED = {
 """Which checkpoint tensors a fused layer holds, in the order of its outputs."""
 _ALONE = (
     "norm.weight", "norm.bias", "choice_bias", "output_scale", "attn.sinks", "a_log", "dt_bias",
-    FIRST_EXPERT,
+    "attn.skip", FIRST_EXPERT,
 )  # fmt: skip
 """How the names of buffers end that belong to no linear layer."""
 

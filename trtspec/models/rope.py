@@ -134,22 +134,28 @@ class RotaryEmbedding(nn.Module):
 
 
 class LayerRotary(RotaryEmbedding):
-    """The rotation of every layer of a decoder, some layer of which has one. Its own frequencies
-    are those of the first such layer; ``others`` are those of layers that turn otherwise."""
+    """The rotation of every layer of a decoder. Its own frequencies are those of the first layer
+    that has one; ``others`` are those of layers that turn otherwise. Where no layer has one, it has
+    no frequencies."""
 
     def __init__(self, config: ModelConfig) -> None:
         turns = [spec.mixer.turn for spec in config.layers]
-        first, *others = dict.fromkeys(turn for turn in turns if turn is not None)
-        super().__init__(config.ropes[first.rope], first.rotary_dim, first.interleaved)
+        order = list(dict.fromkeys(turn for turn in turns if turn is not None))
+        if order:
+            first = order[0]
+            super().__init__(config.ropes[first.rope], first.rotary_dim, first.interleaved)
+        else:
+            nn.Module.__init__(self)
         self.others = nn.ModuleList(
             RotaryEmbedding(config.ropes[turn.rope], turn.rotary_dim, turn.interleaved)
-            for turn in others
+            for turn in order[1:]
         )
-        order = [first, *others]
         self._of_layer = [None if turn is None else order.index(turn) for turn in turns]
 
     def of_layers(self, positions: Tensor) -> list[Rotation | None]:
         """What `forward` returns, for each layer; None where rows do not turn."""
+        if all(table is None for table in self._of_layer):
+            return [None] * len(self._of_layer)
         found = [self(positions), *(other(positions) for other in self.others)]
         return [None if table is None else found[table] for table in self._of_layer]
 

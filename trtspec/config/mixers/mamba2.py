@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.layer_part import check_sizes
 from trtspec.config.mixers.base import MixerSpec
-from trtspec.config.norm_spec import NormSpec
+from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
+from trtspec.config.norm_spec import NormSpec, Shape
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
@@ -15,11 +18,11 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class Mamba2Spec(MixerSpec):
-    """Mamba-2 (arXiv 2405.21060): a state ``[num_heads, head_dim, state_size]``.
+    """Mamba-2 (arXiv 2405.21060): a state ``[num_heads, state_size, head_dim]``.
 
     num_groups: groups of heads that share B and C. conv_width: newest rows that the convolution
     over x, B and C reads; conv_bias: of it. bias: of the matrices in and out. norm: of the gated
-    output, over each group.
+    output, over each group. least_step, most_step: limits of time steps; None: there is none.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -34,6 +37,8 @@ class Mamba2Spec(MixerSpec):
     norm: NormSpec
     conv_bias: bool = True
     bias: bool = False
+    least_step: float = 0.0
+    most_step: float | None = None
     kind: Literal["mamba2"] = "mamba2"
 
     def __post_init__(self) -> None:
@@ -42,3 +47,44 @@ class Mamba2Spec(MixerSpec):
             raise ConfigError(
                 f"num_heads {self.num_heads} is not a multiple of num_groups {self.num_groups}"
             )
+        if self.most_step is not None and self.most_step < self.least_step:
+            raise ConfigError(
+                f"most_step {self.most_step} of time steps is below least_step {self.least_step}"
+            )
+
+    @property
+    def inner(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Those of the convolution: of all heads, and of B and C of each group."""
+        return self.inner + 2 * self.num_groups * self.state_size
+
+    @property
+    def buffers(self) -> tuple[CacheBuffer, ...]:
+        """See `MixerSpec.buffers`: of the convolution, then the states and the time steps of rows
+        that may be rejected."""
+        size = self.state_size * self.head_dim
+        return (
+            *conv_buffers(self.channels, self.conv_width),
+            CacheBuffer("state", self.num_heads, size, "float32", "slot"),
+            CacheBuffer("time_step", 1, self.num_heads, kind="step"),
+        )
+
+    def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
+        """See `MixerSpec.tensors`: the matrix in gives gates, the convolution's channels and time
+        steps, in this order."""
+        matrices = {
+            "in_proj": (self.inner + self.channels + self.num_heads, width),
+            "out_proj": (hidden, self.inner),
+        }
+        for part, shape in matrices.items():
+            yield f"attn.{part}.weight", shape
+            if self.bias:
+                yield f"attn.{part}.bias", shape[:1]
+        yield from conv_tensors("attn.conv", self.channels, self.conv_width, self.conv_bias)
+        for part in ("a_log", "dt_bias", "skip"):
+            yield f"attn.{part}", (self.num_heads,)
+        yield from self.norm.tensors("attn.norm", (self.inner,)).items()
