@@ -48,7 +48,7 @@ def texts(folder: Path, speculation: Any = None, **options: Any) -> list[list[li
     return found
 
 
-@pytest.mark.parametrize("scheme", ["modelopt-int8", "gptq"])
+@pytest.mark.parametrize("scheme", ["modelopt-int8", "pack-quantized"])
 @pytest.mark.parametrize("case", HYBRIDS)
 def test_bits_are_kept(families: TinyModels, tmp_path: Path, case: str, scheme: str) -> None:
     path, floats = quantised(families.folder(case), CASES[scheme], tmp_path)
