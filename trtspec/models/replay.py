@@ -18,6 +18,7 @@ class Replay(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         assert isinstance(model, CausalLM), "of a target"
+        self.layers = model.layers  # so that weights have the names that they have in the model
         layers = zip(model.config.layers, model.layers, model.cache_places, strict=True)
         self.mixers: list[tuple[Any, int]] = [
             (layer.attn, place)
