@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 import torch
-from trtspec.executor.accepted_nodes import AcceptedNodes
 
 from trtspec import LLM, SamplingParams
 from trtspec.errors import ConfigError
+from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.executor.step_states import StateMoves
 from trtspec.models.mixers.gated_delta import GatedDelta
 from trtspec.models.state_rows import StateRows
 from trtspec.ops.state_walk import StateWalk
 
 from .families import VOCAB, family_model
-from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, tree
+from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree
 from .hybrid_modules import add_hybrid_modules, hybrid_module
 from .mtp_modules import guesses_of, mtp
 from .students import student
@@ -108,20 +110,20 @@ def test_aborts(hybrids: TinyModels, draft: Path) -> None:
         assert_no_leak(llm)
 
 
-def accepts_all(plan: StepPlan, result: StepResult) -> AcceptedNodes | None:
+def accepts_all(self: ResourceManager, plan: StepPlan, result: StepResult) -> StateMoves:
     """Every node, right or wrong."""
     rows = [list(range(1 + count)) for count in result.drafts.counts]
     start = [0, *accumulate(map(len, rows))]
-    return real_of(plan, replace(result, start=start, rows=[*chain(*rows)]))
+    return right_moves(self, plan, replace(result, start=start, rows=[*chain(*rows)]))
 
 
-def accepts_none(plan: StepPlan, result: StepResult) -> None:
+def accepts_none(self: ModelEngine, taken: Any) -> None:
     """Accepted rows leave nothing."""
 
 
 def row_before(rows: StateRows) -> StateWalk:
     """Of siblings the second one reads the state of the first."""
-    walk = real_walk(rows)
+    walk = right_walk(rows)
     place = torch.arange(len(walk.tree_mask)) - walk.query_start[walk.requests()]
     return walk._replace(tree_mask=(2 << place)[:, None] - 1)
 
@@ -130,34 +132,75 @@ def tail_forgotten(self: GatedDelta, *given: Any) -> None:
     """Accepted rows are taken in by the state alone."""
     *_, cache = given
     before = cache[0].clone()
-    real_replay(self, *given)
+    right_replay(self, *given)
     cache[0].copy_(before)
 
 
-real_of, real_walk, real_replay = AcceptedNodes.of, StateRows.walk, GatedDelta.replay
-WRONG = [
-    (AcceptedNodes, "of", accepts_all),
-    (AcceptedNodes, "of", accepts_none),
-    (StateRows, "walk", row_before),
-    (GatedDelta, "replay", tail_forgotten),
-]
+def one_node_late(self: GatedDelta, *given: Any) -> None:
+    """Accepted rows are taken in but for the last of each request."""
+    slots, rows, starts, cache = given
+    counts = starts.diff() - 1
+    kept = [
+        rows[first : first + n]
+        for first, n in zip(starts[:-1].tolist(), counts.tolist(), strict=True)
+    ]
+    left = torch.cat([starts.new_zeros(1), counts.cumsum(0).int()])
+    right_replay(self, slots, torch.cat(kept), left, cache)
 
 
-@pytest.mark.parametrize(("owner", "name", "wrong"), WRONG)
+right_moves, right_walk = ResourceManager.state_moves, StateRows.walk
+right_replay = GatedDelta.replay
+CONTROLS: dict[str, tuple[Any, str, Any]] = {
+    "all nodes": (ResourceManager, "state_moves", accepts_all),
+    "no node": (ModelEngine, "_replay", accepts_none),
+    "row before": (StateRows, "walk", row_before),
+    "no tail": (GatedDelta, "replay", tail_forgotten),
+    "one node late": (GatedDelta, "replay", one_node_late),
+}
+
+
+@pytest.mark.parametrize("wrong", CONTROLS)
 def test_a_wrong_state_is_found(
-    hybrids: TinyModels,
-    draft: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    name: str,
-    wrong: Any,
+    hybrids: TinyModels, draft: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     """The controls."""
     expected = [hybrids.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
     with open_llm(hybrids.folder("qwen3_5"), tree(draft, 3, 3, 12), max_seq_len=96) as llm:
         assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == expected
-        monkeypatch.setattr(owner, name, wrong)
+        monkeypatch.setattr(*CONTROLS[wrong])
         assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) != expected
+
+
+@pytest.mark.parametrize("apart", [1, 2])
+def test_prefixes_at_every_offset(hybrids: TinyModels, apart: int) -> None:
+    """A prompt that leaves another's text behind so many tokens begins at the last snapshot, with
+    the text and the acceptance counts of one that begins alone."""
+    border, base = 4 * apart, random_prompt(7, 14, VOCAB)
+    params = SamplingParams(max_tokens=9)
+
+    def said(llm: LLM, prompt: list[int]) -> tuple[list[int], int, Any]:
+        before = llm.get_metrics()
+        (output,) = llm.generate([prompt], params, use_tqdm=False)
+        after = llm.get_metrics()
+        counts = [after[key] - before[key] for key in ("num_draft_tokens", "num_accepted_tokens")]
+        return output.outputs[0].token_ids, output.num_cached_tokens, counts
+
+    def opened(**kv: Any) -> LLM:
+        # Prompts are cut alike with snapshots and without.
+        sizes = {"max_seq_len": 96, "tokens_per_block": 4, "max_num_tokens": border}
+        config = {"snapshot_blocks": apart, **kv}
+        folder = hybrids.folder("qwen3_5")
+        return open_llm(folder, ngram(4), max_batch_size=4, kv_cache_config=config, **sizes)
+
+    with opened(enable_block_reuse=False) as cold, opened() as warm:
+        whole = base + said(cold, base)[0]
+        said(warm, base)
+        for length in range(1, len(whole)):
+            prompt = whole[:length] + random_prompt(40 + length, 1 + length % 3, VOCAB)
+            own, cached, counts = said(warm, prompt)
+            assert cached == length // border * border
+            assert (own, 0, counts) == said(cold, prompt), length
+        assert_no_leak(warm)
 
 
 def test_refused(hybrids: TinyModels) -> None:
