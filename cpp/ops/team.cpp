@@ -136,7 +136,8 @@ class alignas(kLineBytes) Share {
 
 class Team {
  public:
-  explicit Team(int threads) : process_(::getpid()), shares_(static_cast<std::size_t>(threads)) {
+  Team(int threads, const MemoryNodes& nodes)
+      : process_(::getpid()), nodes_(nodes), shares_(static_cast<std::size_t>(threads)) {
     for (int thread = 1; thread < threads; ++thread) {
       members_.emplace_back([this, thread] { serve(thread); });
     }
@@ -193,7 +194,7 @@ class Team {
 
   void serve(int thread) {
     is_member = true;
-    stay_at_node(thread, size());
+    stay_at_node(thread, size(), nodes_);
     while (!ending_.load(std::memory_order_relaxed)) {
       const std::uint32_t region = region_.load(std::memory_order_acquire);
       if (const std::int64_t taken = take_tasks(thread)) {
@@ -218,6 +219,7 @@ class Team {
   }
 
   const pid_t process_;
+  const MemoryNodes nodes_;
   std::vector<std::thread> members_;
   Followers followers_;
   Ahead ahead_;
@@ -231,6 +233,8 @@ class Team {
 };
 
 thread_local std::unique_ptr<Team> team;
+// Where its threads may be: found out once, as the thread itself stays at one of them from then on.
+thread_local const MemoryNodes own_nodes = memory_nodes();
 thread_local int taken_threads = 0;  // none: as many as OpenMP has
 
 }  // namespace
@@ -243,13 +247,13 @@ int max_threads() {
 void take_threads(int count) {
   taken_threads = count;
   omp_set_num_threads(1);
-  stay_at_node(0, count);
+  stay_at_node(0, count, own_nodes);
 }
 
 void run_tasks(std::int64_t count, int threads, Task task, const void* body) {
   if (team == nullptr || team->size() != threads) {
     team.reset();
-    team = std::make_unique<Team>(threads);
+    team = std::make_unique<Team>(threads, own_nodes);
   }
   is_member = true;
   team->run(count, task, body);

@@ -30,11 +30,6 @@ std::vector<int> listed(const std::string& list) {
   return found;
 }
 
-const MemoryNodes& machine_nodes() {
-  static const MemoryNodes nodes = memory_nodes();
-  return nodes;
-}
-
 // Where the share of a thread begins, at a line of the caches.
 std::int64_t share_begin(std::int64_t bytes, int thread, int threads) {
   if (thread == threads) return bytes;
@@ -66,8 +61,6 @@ MemoryNodes memory_nodes(const std::string& root) {
   return found;
 }
 
-void stay_at_node(int thread, int threads) { stay_at_node(thread, threads, machine_nodes()); }
-
 void stay_at_node(int thread, int threads, const MemoryNodes& nodes) {
   if (nodes.size() < 2) return;
   std::size_t cpus = 0;
@@ -82,8 +75,9 @@ void stay_at_node(int thread, int threads, const MemoryNodes& nodes) {
 }
 
 void copy_to_nodes(std::span<const Copy> copies, int threads) {
+  const MemoryNodes nodes = memory_nodes();
   const auto write_share = [&](int thread) {
-    stay_at_node(thread, threads);
+    stay_at_node(thread, threads, nodes);
     for (const Copy& copy : copies) {
       const std::int64_t begin = share_begin(copy.bytes, thread, threads);
       const std::int64_t end = share_begin(copy.bytes, thread + 1, threads);

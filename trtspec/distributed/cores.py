@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 def keep_to_share(rank: int, ranks: int) -> None:
     """Keep the calling thread, and threads that it starts from now on, to the rank's share of the
     cores that it may run on now. With fewer cores than ranks it stays free: they take turns."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0), key=_place)
     share = len(cores) // ranks
     if share:
         os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share])
+
+
+def _place(cpu: int) -> tuple[int, ...]:
+    """Where a processor lies: of its socket, of its core there. So a rank has whole cores, of one
+    socket where they divide, and none shares a core with another."""
+    folder = _CPUS / f"cpu{cpu}" / "topology"
+    try:
+        socket, core = (
+            int((folder / name).read_text()) for name in ("physical_package_id", "core_id")
+        )
+    except (OSError, ValueError):  # the system does not tell
+        socket, core = 0, cpu
+    return socket, core, cpu
+
+
+@contextmanager
+def kept_to_share(rank: int, ranks: int) -> Iterator[None]:
+    """The same for a while."""
+    before = os.sched_getaffinity(0)
+    keep_to_share(rank, ranks)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

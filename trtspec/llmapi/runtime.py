@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from trtspec.backends.session import Session
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
+from trtspec.distributed.cores import kept_to_share
 from trtspec.distributed.followers import Followers, LedSession
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
@@ -105,7 +106,9 @@ def open_runtime(
         needs = _needs(engine, drafts, speculation)
         padding = _Padding.of(graphs, limits, needs)
         group = None if followers is None else followers.group
-        sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights, group)
+        # Weights lie at the memory of the cores that read them.
+        with nullcontext() if group is None else kept_to_share(group.rank, group.ranks):
+            sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights, group)
         if followers is not None:
             followers.meet()
         # The weights are loaded by now: the caches get memory that they leave.

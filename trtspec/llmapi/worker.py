@@ -146,9 +146,9 @@ class Worker:
         if self._followers is None:
             take_threads()
         else:
-            ranks = self._followers.group.ranks
-            keep_to_share(0, ranks)
-            take_threads(ranks)
+            group = self._followers.group
+            keep_to_share(group.rank, group.ranks)
+            take_threads(group.ranks)
         while True:
             with self._wake:
                 while not self._called:

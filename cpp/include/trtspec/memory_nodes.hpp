@@ -9,7 +9,8 @@
 
 namespace trtspec {
 
-// Of each node the processors that the process may run on, ascending; nodes without any are left out.
+// Of each node the processors that the calling thread may run on, ascending; nodes without any are
+// left out.
 using MemoryNodes = std::vector<std::vector<int>>;
 
 // `root` is the folder that holds "sys". Empty where the system does not tell.
@@ -17,7 +18,6 @@ MemoryNodes memory_nodes(const std::string& root = "/");
 
 // Keeps the calling thread at the node of thread `thread` of `threads`, as the processors of all
 // nodes are shared out in order. Nothing happens where there is one node.
-void stay_at_node(int thread, int threads);
 void stay_at_node(int thread, int threads, const MemoryNodes& nodes);
 
 struct Copy {
