@@ -23,8 +23,8 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
               rows, " rows, got ", start[0], " to ", start[requests]);
   int64_t width = 0;
   for (int64_t b = 0; b < requests; ++b) {
-    TORCH_CHECK(start[b + 1] > start[b], "accept: request ", b,
-                " must have at least its root row, got ", start[b + 1] - start[b], " rows");
+    TORCH_CHECK(start[b + 1] >= start[b], "accept: row_start must not fall, but request ", b,
+                " has ", start[b + 1] - start[b], " rows");
     width = std::max<int64_t>(width, start[b + 1] - start[b]);
   }
   Tensor accepted_rows = at::empty({requests, width}, sampled.options().dtype(at::kInt));

@@ -7,7 +7,6 @@
 
 #include <optional>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -24,12 +23,6 @@ void sample_here(const at::Tensor& logits, const trtspec::SamplingRows& params, 
   trtspec::sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1), params, ids);
 }
 
-// What stays as it is while a request runs.
-struct Kept {
-  trtspec::SamplingOptions options;
-  Ints end_tokens;
-};
-
 // The columns start, tokens, rows and ends of a `StepResult`.
 using Columns = std::tuple<Ints, Ints, Ints, Ints>;
 
@@ -40,91 +33,83 @@ Columns columns_of(trtspec::StepResult result) {
           std::move(ends)};
 }
 
-struct RowSamplerHolder : torch::CustomClassHolder {
-  void add(int64_t id, double temperature, int64_t top_k, double top_p, double min_p, int64_t seed,
-           int64_t sample_index, const Ints& end_tokens) {
-    requests[id] = {{.temperature = temperature,
-                     .top_k = top_k,
-                     .top_p = top_p,
-                     .min_p = min_p,
-                     .seed = seed,
-                     .sample_index = sample_index,
-                     .stop_token_ids = {}},
-                    end_tokens};
+// The items of a step's plan (see plan_table), and what is asked of their rows.
+struct Asked {
+  Asked(const at::Tensor& plan, int64_t drafts)
+      : items(items_of(plan)), inputs(checked(items, drafts_at(drafts))) {}
+
+  static trtspec::VerifyInputs checked(const std::vector<trtspec::ScheduledRows>& items,
+                                       const trtspec::DraftBatch& drafts) {
+    TORCH_CHECK(drafts.size() == items.size(), "sampling: one tree is needed for each of ",
+                items.size(), " requests");
+    return {items, drafts};
   }
 
-  void remove(int64_t id) { requests.erase(id); }
-
-  // Of requests by their sequences, and the address of the drafts that they verify, 0 without.
-  trtspec::VerifyInputs inputs_of(const Ints& sequences, int64_t drafts) const {
-    TORCH_CHECK(drafts == 0 || drafts_at(drafts).size() == sequences.size(),
-                "sampling: one tree is needed for each of ", sequences.size(), " requests");
-    std::vector<trtspec::SampledRequest> sampled;
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      const trtspec::Sequence& sequence = sequence_at(sequences[i]);
-      const auto found = requests.find(sequence.id);
-      TORCH_CHECK(found != requests.end(), "sampling: request ", sequence.id, " has not begun");
-      const Kept& kept = found->second;
-      sampled.push_back({&kept.options, sequence.num_output_tokens(),
-                       drafts == 0 ? trtspec::TreeView() : drafts_at(drafts)[i], kept.end_tokens,
-                       sequence.remaining_tokens()});
-    }
-    return trtspec::VerifyInputs(sampled);
-  }
-
-  // As the inputs of ops and engines: the seven columns of the rows, then tokens, parents and first
-  // rows as `accept` takes them.
-  std::vector<at::Tensor> tensors(const Ints& sequences, int64_t drafts) {
-    const trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
-    std::vector<at::Tensor> made = inputs.table.columns();
-    made.insert(made.end(), {trtspec::host_copy(inputs.tokens), trtspec::host_copy(inputs.parents),
-                             trtspec::host_copy(inputs.starts)});
-    return made;
-  }
-
-  // What becomes of them by logits on the host. forced: see `accept`; empty: nothing is. The rest:
-  // see `mask_logits`.
-  Columns verify(const Ints& sequences, int64_t drafts, const at::Tensor& logits,
-                 const Ints& forced, const Optional& allowed, const Optional& bias_rows,
-                 const Optional& bias_ids, const Optional& bias_values) {
-    trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
-    TORCH_CHECK(forced.empty() || forced.size() == sequences.size(), "sampling: ", forced.size(),
-                " forced counts for ", sequences.size(), " requests");
-    inputs.forced.assign(forced.begin(), forced.end());
-    const trtspec::LogitsMaskCall call(logits, inputs.starts.back(), allowed, bias_rows, bias_ids,
-                                       bias_values);
-    call.check_rows(inputs.starts.back());
-    inputs.mask = call.mask();
-    return columns_of(trtspec::verify(inputs, logits, sample_here));
-  }
-
-  // The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what
-  // `accept` says, [J, P] i32 and [J] i32.
-  Columns decode(const Ints& sequences, int64_t drafts, const at::Tensor& sampled,
-                 const at::Tensor& accepted, const at::Tensor& emitted) {
-    const trtspec::VerifyInputs inputs = inputs_of(sequences, drafts);
-    const auto count = int64_t(sequences.size());
-    TORCH_CHECK(sampled.numel() == inputs.starts.back() && accepted.dim() == 2 &&
-                    accepted.size(0) == count && emitted.numel() == count,
-                "sampling: results of ", inputs.starts.back(), " rows of ", count,
-                " requests are needed, not ", sampled.sizes(), ", ", accepted.sizes(), " and ",
-                emitted.sizes());
-    return columns_of(trtspec::decode(inputs, sampled.contiguous().const_data_ptr<int64_t>(),
-                                accepted.contiguous().const_data_ptr<int32_t>(), accepted.size(1),
-                                emitted.contiguous().const_data_ptr<int32_t>()));
-  }
-
-  std::unordered_map<int64_t, Kept> requests;
+  std::vector<trtspec::ScheduledRows> items;
+  trtspec::VerifyInputs inputs;
 };
+
+// The seven columns of the root rows of requests, by their sequences.
+std::vector<at::Tensor> root_columns(const Ints& sequences) {
+  trtspec::SamplingTable table;
+  for (const int64_t sequence : sequences) table.add(request_at(sequence));
+  return table.columns();
+}
+
+// As the inputs of ops and engines: the seven columns of the rows, then tokens, parents and first
+// rows as `accept` takes them.
+std::vector<at::Tensor> tensors(const at::Tensor& plan, int64_t drafts) {
+  const Asked asked(plan, drafts);
+  const trtspec::VerifyInputs& inputs = asked.inputs;
+  std::vector<at::Tensor> made = inputs.table.columns();
+  made.insert(made.end(), {trtspec::host_copy(inputs.tokens), trtspec::host_copy(inputs.parents),
+                           trtspec::host_copy(inputs.starts)});
+  return made;
+}
+
+// What becomes of them by logits on the host. forced: see `accept`; empty: nothing is. The rest:
+// see `mask_logits`.
+Columns verify(const at::Tensor& plan, int64_t drafts, const at::Tensor& logits, const Ints& forced,
+               const Optional& allowed, const Optional& bias_rows, const Optional& bias_ids,
+               const Optional& bias_values) {
+  Asked asked(plan, drafts);
+  trtspec::VerifyInputs& inputs = asked.inputs;
+  TORCH_CHECK(forced.empty() || forced.size() == asked.items.size(), "sampling: ", forced.size(),
+              " forced counts for ", asked.items.size(), " requests");
+  inputs.forced.assign(forced.begin(), forced.end());
+  const trtspec::LogitsMaskCall call(logits, inputs.starts.back(), allowed, bias_rows, bias_ids,
+                                     bias_values);
+  call.check_rows(inputs.starts.back());
+  inputs.mask = call.mask();
+  return columns_of(trtspec::verify(inputs, logits, sample_here));
+}
+
+// The same by what an engine or ops found, on the host: `sample` of every row [R] i64, and what
+// `accept` says, [B, P] i32 and [B] i32.
+Columns decode(const at::Tensor& plan, int64_t drafts, const at::Tensor& sampled,
+               const at::Tensor& accepted, const at::Tensor& emitted) {
+  const Asked asked(plan, drafts);
+  const trtspec::VerifyInputs& inputs = asked.inputs;
+  const auto count = int64_t(asked.items.size());
+  TORCH_CHECK(sampled.numel() == inputs.starts.back() && accepted.dim() == 2 &&
+                  accepted.size(0) == count && emitted.numel() == count,
+              "sampling: results of ", inputs.starts.back(), " rows of ", count,
+              " requests are needed, not ", sampled.sizes(), ", ", accepted.sizes(), " and ",
+              emitted.sizes());
+  return columns_of(trtspec::decode(inputs, sampled.contiguous().const_data_ptr<int64_t>(),
+                                    accepted.contiguous().const_data_ptr<int32_t>(),
+                                    accepted.size(1),
+                                    emitted.contiguous().const_data_ptr<int32_t>()));
+}
+
+struct RowSampler : torch::CustomClassHolder {};
 
 }  // namespace
 
 void register_row_sampler(torch::Library& library) {
-  library.class_<RowSamplerHolder>("RowSampler")
-      .def(torch::init<>())
-      .def("add", &RowSamplerHolder::add)
-      .def("remove", &RowSamplerHolder::remove)
-      .def("tensors", &RowSamplerHolder::tensors)
-      .def("verify", &RowSamplerHolder::verify)
-      .def("decode", &RowSamplerHolder::decode);
+  library.class_<RowSampler>("RowSampler")
+      .def_static("root_columns", &root_columns)
+      .def_static("tensors", &tensors)
+      .def_static("verify", &verify)
+      .def_static("decode", &decode);
 }

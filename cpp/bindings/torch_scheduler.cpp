@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cache_holder.hpp"
+#include "drafts_holder.hpp"
 #include "sequence_holder.hpp"
 
 namespace {
@@ -55,6 +56,22 @@ std::vector<trtspec::ScheduledState> states_of(const at::Tensor& table) {
 Tensors tensors(const trtspec::TakenNodes& taken) {
   return {trtspec::host_copy(taken.slots), trtspec::host_copy(taken.rows),
           trtspec::host_copy(taken.start)};
+}
+
+// Without the tokens.
+trtspec::StepResult result_of(Ints start, Ints rows, const c10::List<bool>& failed) {
+  trtspec::StepResult result{std::move(start), {}, std::move(rows), {}};
+  for (const bool is_failed : failed) {
+    result.ends.push_back(is_failed ? trtspec::FinishReason::error : trtspec::FinishReason::none);
+  }
+  return result;
+}
+
+// Where the rows that stay lie among those of a step's call, int64 [n]; see `kept_rows`.
+at::Tensor kept_rows(const at::Tensor& plan, Ints start, Ints rows, const c10::List<bool>& failed,
+                     int64_t drafts) {
+  const trtspec::StepResult result = result_of(std::move(start), std::move(rows), failed);
+  return trtspec::host_copy(trtspec::kept_rows(items_of(plan), result, drafts_at(drafts)));
 }
 
 struct ResourcesHolder : torch::CustomClassHolder {
@@ -123,11 +140,7 @@ struct ResourcesHolder : torch::CustomClassHolder {
   // the other.
   void commit(const at::Tensor& plan, Ints start, const c10::List<bool>& failed,
               const Ints& drafted) {
-    trtspec::StepResult result{std::move(start), {}, {}, {}};
-    for (const bool is_failed : failed) {
-      result.ends.push_back(is_failed ? trtspec::FinishReason::error : trtspec::FinishReason::none);
-    }
-    trtspec::commit(items_of(plan), result, drafted, resources);
+    trtspec::commit(items_of(plan), result_of(std::move(start), {}, failed), drafted, resources);
   }
 
   int64_t room(int64_t sequence) { return resources.room(sequence_at(sequence)); }
@@ -237,6 +250,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def("reserve", &ResourcesHolder::reserve)
       .def("extend", &ResourcesHolder::extend)
       .def_static("state_moves", &ResourcesHolder::state_moves)
+      .def_static("kept_rows", &kept_rows)
       .def("commit", &ResourcesHolder::commit)
       .def("room", &ResourcesHolder::room)
       .def("usage", &ResourcesHolder::usage)

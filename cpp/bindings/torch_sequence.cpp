@@ -9,18 +9,32 @@
 
 namespace {
 
+using trtspec::Request;
 using trtspec::ScheduledRows;
 using trtspec::Sequence;
 using Ints = std::vector<int64_t>;
 
 // The owner and the address.
-std::tuple<c10::intrusive_ptr<SequenceHolder>, int64_t> make(int64_t id, const Ints& tokens,
-                                                             int64_t num_prompt_tokens,
-                                                             int64_t max_output_tokens,
-                                                             int64_t max_draft_len) {
-  auto owner = c10::make_intrusive<SequenceHolder>(
-      Sequence{id, tokens, num_prompt_tokens, max_output_tokens, max_draft_len});
-  const auto address = reinterpret_cast<int64_t>(&owner->sequence);
+std::tuple<c10::intrusive_ptr<SequenceHolder>, int64_t> make(
+    int64_t id, Ints prompt, int64_t max_output_tokens, int64_t max_draft_len, double temperature,
+    int64_t top_k, double top_p, double min_p, int64_t seed, int64_t sample_index,
+    Ints end_tokens) {
+  Request request;
+  request.id = id;
+  request.num_prompt_tokens = int64_t(prompt.size());
+  request.tokens = std::move(prompt);
+  request.max_output_tokens = max_output_tokens;
+  request.max_draft_len = max_draft_len;
+  request.options = {.temperature = temperature,
+                     .top_k = top_k,
+                     .top_p = top_p,
+                     .min_p = min_p,
+                     .seed = seed,
+                     .sample_index = sample_index,
+                     .stop_token_ids = {}};
+  request.end_tokens = std::move(end_tokens);
+  auto owner = c10::make_intrusive<SequenceHolder>(std::move(request));
+  const auto address = reinterpret_cast<int64_t>(static_cast<Sequence*>(&owner->request));
   return {std::move(owner), address};
 }
 

@@ -1,12 +1,17 @@
-// SuffixCache and SuffixTree as torch sees them. Their errors come to Python as RuntimeError.
+// SuffixDrafter, SuffixCache and SuffixTree as torch sees them. Errors come to Python as RuntimeError,
+// those of a drafter's options as ValueError.
 #include <torch/custom_class.h>
 #include <torch/library.h>
+#include <trtspec/runtime/suffix_drafter.hpp>
 #include <trtspec/suffix_cache.hpp>
 
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "cache_holder.hpp"
 #include "drafts_holder.hpp"
+#include "sequence_holder.hpp"
 
 namespace {
 
@@ -58,6 +63,14 @@ void add(Drafts& drafts, const SuffixDraft& draft) {
   matches.push_back(draft.match_len);
 }
 
+// Active requests, entries, tokens of the entries, bytes.
+using Sizes = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+
+Sizes sizes_of(const trtspec::SuffixCache& cache) {
+  return {cache.num_active(), cache.num_cached(), cache.num_cached_tokens(),
+          int64_t(cache.memory_bytes())};
+}
+
 struct Cache : torch::CustomClassHolder {
   Cache(int64_t max_depth, int64_t max_requests, int64_t max_tokens)
       : cache(checked_depth(max_depth), at_least("max_requests", max_requests, -1),
@@ -82,35 +95,34 @@ struct Cache : torch::CustomClassHolder {
     }
     return drafts;
   }
-  // Of each item of a step its request and how many nodes it may have; with 0 the request is not
-  // looked at. See SuffixDraft::append_to.
-  DescribedDrafts draft(const Ints& requests, const Ints& max_nodes, const std::vector<Ints>& ends,
-                        const Ints& max_depths, double factor, double offset, double min_prob,
-                        bool tree) {
-    const size_t count = requests.size();
-    TORCH_CHECK(max_nodes.size() == count && ends.size() == count && max_depths.size() == count,
-                "suffix: one of each is needed for ", count, " requests");
-    trtspec::DraftBatch drafts;
-    for (size_t i = 0; i < count; ++i) {
-      if (max_nodes[i] <= 0) {
-        drafts.append();
-        continue;
-      }
-      const SuffixDraft found = cache.speculate(
-          requests[i], options_of(max_nodes[i], factor, offset, min_prob, tree));
-      found.append_to(drafts, {ends[i], max_depths[i], max_nodes[i]});
-    }
-    return described(std::move(drafts));
-  }
   void stop(int64_t request) { cache.stop(request); }
   bool evict(int64_t request) { return cache.evict(request); }
-  // Active requests, entries, tokens of the entries, bytes.
-  std::tuple<int64_t, int64_t, int64_t, int64_t> sizes() {
-    return {cache.num_active(), cache.num_cached(), cache.num_cached_tokens(),
-            int64_t(cache.memory_bytes())};
-  }
+  Sizes sizes() { return sizes_of(cache); }
 
   trtspec::SuffixCache cache;
+};
+
+struct Drafter : torch::CustomClassHolder {
+  Drafter(int64_t max_draft_len, int64_t max_depth, int64_t max_requests, int64_t max_tokens,
+          double factor, double offset, double min_prob, bool tree)
+      : drafter(as_value_error([&] {
+          return trtspec::SuffixDrafter({max_draft_len, checked_depth(max_depth), max_requests,
+                                         max_tokens, factor, offset, min_prob, tree});
+        })) {}
+
+  DescribedDrafts prepare(const at::Tensor& plan) {
+    return described(drafter.prepare_draft_tokens(plan_of(plan)));
+  }
+  // start: see StepResult.
+  void on_accepted(const at::Tensor& plan, Ints start) {
+    drafter.on_accepted(plan_of(plan), {std::move(start), {}, {}, {}});
+  }
+  void release(int64_t request) { drafter.release(request); }
+  Ints live_requests() { return drafter.live_requests(); }
+  bool evict(int64_t request) { return drafter.cache().evict(request); }
+  Sizes sizes() { return sizes_of(drafter.cache()); }
+
+  trtspec::SuffixDrafter drafter;
 };
 
 struct Tree : torch::CustomClassHolder {
@@ -150,10 +162,17 @@ void register_suffix(torch::Library& m) {
       .def("append_prompt", &Cache::append_prompt)
       .def("append_response", &Cache::append_response)
       .def("speculate", &Cache::speculate)
-      .def("draft", &Cache::draft)
       .def("stop", &Cache::stop)
       .def("evict", &Cache::evict)
       .def("sizes", &Cache::sizes);
+  m.class_<Drafter>("SuffixDrafter")
+      .def(torch::init<int64_t, int64_t, int64_t, int64_t, double, double, double, bool>())
+      .def("prepare", &Drafter::prepare)
+      .def("on_accepted", &Drafter::on_accepted)
+      .def("release", &Drafter::release)
+      .def("live_requests", &Drafter::live_requests)
+      .def("evict", &Drafter::evict)
+      .def("sizes", &Drafter::sizes);
   m.class_<Tree>("SuffixTree")
       .def(torch::init<int64_t>())
       .def("add_sequence", &Tree::add_sequence)

@@ -34,15 +34,15 @@ std::int64_t accept(const std::int64_t* sampled, const std::int64_t* tokens,
   for (std::int64_t b = 0; b < requests; ++b) {
     const std::int64_t first = row_start[b];
     const std::int64_t rows = row_start[b + 1] - first;
-    if (rows < 1 || rows > width) return b;
+    if (rows < 0 || rows > width) return b;
     for (std::int64_t row = 1; row < rows; ++row) {
       if (parents[first + row] < 0 || parents[first + row] >= row) return b;
     }
     std::int32_t* path = accepted_rows + b * width;
     std::int32_t length = 0;
-    if (forced != nullptr && forced[b] >= 0) {
+    if (rows > 0 && forced != nullptr && forced[b] >= 0) {
       length = forced_path(sampled + first, parents + first, rows, forced[b], path);
-    } else {
+    } else if (rows > 0) {
       path[length++] = 0;
       // Children come after their parents, so the whole walk is one pass over the rows.
       std::int32_t current = 0;

@@ -57,6 +57,7 @@ def questions(fed: Sequence[Fed], temperature: float) -> VerifyInputs:
     )
     return VerifyInputs(
         columns,
+        torch.tensor([token for _, tree in judged for token in (0, *tree.tokens)]),
         torch.from_numpy(parents),
         torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32),
     )
@@ -94,10 +95,9 @@ class Pair:
         self, fed: Sequence[Fed], asked: VerifyInputs
     ) -> tuple[Tensor, Tensor | None, VerifyOutputs]:
         logits, hidden = inside.target(self.eager).forward(self.packed(self.eager, fed))
-        columns, parents, row_start = asked
+        columns, *nodes = asked
         sampled = sample(logits, *columns)
-        drafted = torch.tensor([token for tree in judged_trees(fed) for token in (0, *tree.tokens)])
-        return logits, hidden, VerifyOutputs(sampled, *accept(sampled, drafted, parents, row_start))
+        return logits, hidden, VerifyOutputs(sampled, *accept(sampled, *nodes))
 
     def check(self, fed: Sequence[Fed], temperature: float) -> None:
         asked = questions(fed, temperature)
@@ -128,10 +128,6 @@ class Pair:
                 for request in fed
             ]
         return list(fed)
-
-
-def judged_trees(fed: Sequence[Fed]) -> list[TokenTree]:
-    return [tree or TokenTree.empty() for _, _, _, tree, asks in fed if asks]
 
 
 def lucky_tree(tree: TokenTree | None, sampled: Sequence[int]) -> TokenTree | None:

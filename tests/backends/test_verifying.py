@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import trtspec.backends.aoti.backend as aoti
-import trtspec.executor.sampler as sampler
 from trtspec import LLM, SamplingParams
 from trtspec.backends.aoti import AotiBackend
 from trtspec.backends.eager import EagerBackend
@@ -20,6 +19,7 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.verifying import VerifyingSession
 from trtspec.config.kv import CacheLayout
 from trtspec.errors import EngineError
+from trtspec.executor import sampler, sampling_rows
 from trtspec.executor.buckets import Bucket, extend, no_rows, pad
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
@@ -163,7 +163,7 @@ def test_texts_counts_and_failures(
         with monkeypatch.context() as patch:
             for name in ("sample", "accept"):
                 patch.setattr(sampler, name, refuse)
-            patch.setattr(sampler.SamplingRows, "verify", refuse)
+            patch.setattr(sampling_rows, "verify", refuse)
             found = llm.generate(prompts, params, use_tqdm=False)
         assert [described(output) for output in found] == [described(o) for o in expected]
         for failed, first in ((found[3], 0), (found[6], 11)):

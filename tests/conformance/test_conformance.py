@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,14 @@ import pytest
 import torch
 
 from trtspec.backends.packing import RowBatch, RowGroup, pack, pack_plan
-from trtspec.executor import step_plan
+from trtspec.executor import sampling_rows, step_plan
 from trtspec.executor.bans import BadWords
 from trtspec.executor.penalties import Penalties
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import RequestProcessors
 from trtspec.executor.resources import ResourceManager
-from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.scheduler import Scheduler
-from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import sample
@@ -98,7 +98,8 @@ def plain_text(scenario: Scenario, arrival: Arrival) -> list[int]:
             pack([RowGroup(request.tokens[fed:], fed, blocks)], engine.layout)
         )
         fed = len(request.tokens)
-        for change in processors.changes([request], DraftBatch.none(1)):
+        plan = StepPlan((ScheduledRequest(request, fed - 1, 1, True, 0, True),))
+        for change in processors.changes(plan, DraftBatch.none(1)):
             if change is not None:
                 change.apply(logits)
         token = sample(
@@ -171,12 +172,19 @@ def _nodes_see_all_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(step_plan, "pack_plan", pack_blind)
 
 
+def text_of(request: Request) -> TokenSequence:
+    """The prompt of a request, whose text may be longer by a token."""
+    prompt = request.tokens[: request.num_prompt_tokens]
+    limits = request.max_output_tokens + 1, request.max_draft_len
+    noise = request.params, request.seed, request.sample_index
+    return TokenSequence(request.id, prompt, *limits, *noise, request.end_tokens)
+
+
 def _one_node_more(patch: pytest.MonkeyPatch) -> None:
     add = Scheduler.add
 
     def add_longer(self: Scheduler, request: Request) -> None:
-        longer = request.max_output_tokens + 1
-        request.tokens = TokenSequence(request.id, request.tokens, longer)
+        request.tokens = text_of(request)
         add(self, request)
 
     patch.setattr(Scheduler, "add", add_longer)
@@ -202,22 +210,17 @@ def _draft_cache_falls_behind(patch: pytest.MonkeyPatch) -> None:
 
 def _noise_of_another_index(patch: pytest.MonkeyPatch) -> None:
     """As of a text that is longer by a token."""
-    asked, kept = SamplingRows._asked, []
+    verify = sampling_rows.verify
 
-    def asked_next(
-        self: SamplingRows, requests: Sequence[Request], drafts: DraftBatch | None
-    ) -> tuple[list[int], int]:
-        texts = [
-            TokenSequence(r.id, r.tokens[: r.num_prompt_tokens], r.max_output_tokens + 1)
-            for r in requests
-        ]
-        for request, text in zip(requests, texts, strict=True):
-            text.extend([*request.output_tokens, 0])
-        kept.extend(texts)
-        _, address = asked(self, requests, drafts)
-        return [text.address for text in texts], address
+    def verify_next(plan: StepPlan, *arguments: Any) -> StepResult:
+        texts = [text_of(item.request) for item in plan.items]
+        table = plan.table.clone()
+        for i, (text, item) in enumerate(zip(texts, plan.items, strict=True)):
+            text.extend([*item.request.output_tokens, 0])
+            table[0, i] = text.address
+        return verify(replace(plan, _table=table), *arguments)
 
-    patch.setattr(SamplingRows, "_asked", asked_next)
+    patch.setattr(sampling_rows, "verify", verify_next)
 
 
 def _the_path_is_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -233,7 +236,7 @@ def _responses_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
     def release_all(self: SuffixDrafter, request_id: int) -> None:
         release(self, request_id)
-        self.cache.evict(request_id)
+        self.evict(request_id)
 
     patch.setattr(SuffixDrafter, "release", release_all)
 

@@ -34,13 +34,18 @@ def test_figures_by_member(models: TinyModels, first: str, monkeypatch: pytest.M
     with open_llm(models.folder("llama"), hybrid(*members), max_batch_size=1) as llm:
         monkeypatch.setattr(DraftBatch, "merge", merged)
         executor = inside.executor(llm)
-        settle = executor._settle
+        launch, settle = executor._sampler.launch, executor._settle
+        verified: list[DraftBatch] = []
 
-        def settled(launched: Any) -> Any:
-            outputs = settle(launched)
-            if launched.drafts and launched.drafts.counts[0]:
+        def launched(target: Any, plan: Any, drafts: DraftBatch) -> Any:
+            verified.append(drafts)
+            return launch(target, plan, drafts)
+
+        def settled(step: Any) -> Any:
+            outputs = settle(step)
+            if verified[-1].counts[0]:
                 ((held,), source) = own[-1]
-                paths = _paths(launched.drafts[0])
+                paths = _paths(verified[-1][0])
                 for path in paths:
                     expected["drafted"][source if path in held else 1 - source] += 1
                 emitted = tuple(outputs[0].tokens)
@@ -49,7 +54,7 @@ def test_figures_by_member(models: TinyModels, first: str, monkeypatch: pytest.M
                     expected["accepted"][source if accepted in held else 1 - source] += 1
             return outputs
 
-        executor._settle = settled
+        executor._sampler.launch, executor._settle = launched, settled
         llm.generate(PROMPTS, PARAMS, use_tqdm=False)
         figures = llm.get_metrics()
     assert figures["num_draft_tokens_per_source"] == expected["drafted"]

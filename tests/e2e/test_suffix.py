@@ -61,7 +61,7 @@ def test_same_text(
         assert 20 < metrics["num_accepted_tokens"] < metrics["num_draft_tokens"]
         assert metrics["num_draft_calls"] == 0
         assert_no_leak(llm)
-        assert inside.drafter(llm).cache.sizes.num_active == 0
+        assert inside.drafter(llm).sizes.num_active == 0
 
 
 def test_repeated_requests_are_drafted_from_their_first_responses(models: TinyModels) -> None:
@@ -90,7 +90,7 @@ def test_preempted(models: TinyModels, baseline: dict[str, list[list[int]]], nam
         for kind, params in KINDS.items():
             assert generate(llm, params) == baseline[kind]
         assert sum(step.num_preempted for step in steps) > 0
-        sizes = inside.drafter(llm).cache.sizes
+        sizes = inside.drafter(llm).sizes
         assert sizes.num_cached == 3 * len(PROMPTS)
         # Every emitted token once, however often its request was preempted.
         assert sizes.num_cached_tokens == sum(

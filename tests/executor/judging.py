@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from trtspec.config.kv import CacheLayout
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
@@ -28,10 +30,15 @@ class Verified(NamedTuple):
         return self.reason == "error"
 
 
-def unpacked(requests: Sequence[Request]) -> Any:
-    """A plan in which all of them sample, for a target that reads no rows."""
-    items = [SimpleNamespace(request=request, samples=True) for request in requests]
-    return SimpleNamespace(items=items, pack=lambda layout, drafts: None)
+class _Unpacked(StepPlan):
+    def pack(self, layout: CacheLayout, drafts: DraftBatch) -> Any:
+        return None
+
+
+def unpacked(requests: Sequence[Request]) -> StepPlan:
+    """A plan in which all of them generate, for a target that reads no rows."""
+    items = [ScheduledRequest(r, len(r.tokens) - 1, 1, True, 99, True) for r in requests]
+    return _Unpacked(tuple(items))
 
 
 def judge(

@@ -66,7 +66,8 @@ class Text:
         self.processors.of(self.request)
 
     def change(self, logits: torch.Tensor, tree: TokenTree) -> None:
-        (change,) = self.processors.changes([self.request], DraftBatch.of([tree]))
+        item = ScheduledRequest(self.request, len(self.request.tokens) - 1, 1, True, 9, True)
+        (change,) = self.processors.changes(StepPlan((item,)), DraftBatch.of([tree]))
         if change is not None:
             change.apply(logits)
 

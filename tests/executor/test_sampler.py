@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from trtspec.config.sampling import SamplingParams
+from trtspec.executor import sampling_rows
 from trtspec.executor.request import Request
 from trtspec.executor.sampler import Sampler
-from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import REASONS
 from trtspec.executor.verify_call import VerifyOutputs
 from trtspec.ops.acceptance import accept
@@ -18,7 +19,7 @@ from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import COLUMN_DTYPES, sample
 from trtspec.ops.tree import TokenTree
 
-from .judging import judge
+from .judging import judge, unpacked
 
 V = 12
 
@@ -44,8 +45,8 @@ def test_an_unusable_row_takes_nothing_from_those_before_it(bad: int) -> None:
 
 
 def test_rows_as_tensors() -> None:
-    """One value a row, the root's first; options stay those of the request's id until it is
-    released, and rows emit one output after the other down a tree."""
+    """One value a row, the root's first; rows emit one output after the other down a tree, and an
+    item that does not sample has none."""
     requests = [
         Request.create(
             i,
@@ -58,29 +59,23 @@ def test_rows_as_tensors() -> None:
         for i in range(3)
     ]
     requests[1].tokens.extend([7])
-    rows = SamplingRows()
-    columns, nodes = rows.tensors(requests)
+    columns = sampling_rows.root_columns(requests)
     assert [column.tolist() for column in columns] == [
         *([0, 0.5, 1.0], [0, 1, 2], [1.0, 0.75, 0.5], [0, 0.125, 0.25]),
         *([-1, -2, -3], [0, 1, 2], [0, 1, 0]),
     ]
     assert tuple(column.dtype for column in columns) == COLUMN_DTYPES
-    assert [values.tolist() for values in nodes] == [[0] * 3, [-1] * 3, [0, 1, 2, 3]]
-    trees = [TokenTree.chain([5]), TokenTree([8, 9, 8], [-1, -1, 1]), TokenTree.empty()]
-    columns, nodes = rows.tensors(requests, DraftBatch.of(trees))
+    chunk = ScheduledRequest(requests[0], 0, 1, False, 0, False)
+    plan = StepPlan((unpacked(requests).items[0], chunk, *unpacked(requests).items[1:]))
+    trees = [TokenTree([8, 9, 8], [-1, -1, 1]), TokenTree.empty()]
+    drafts = DraftBatch.of([TokenTree.chain([5]), TokenTree.empty(), *trees])
+    columns, *nodes = sampling_rows.verify_inputs(plan, drafts)
     assert columns[5].tolist() == [0, 0, 1, 1, 1, 1, 2]
     assert columns[6].tolist() == [0, 1, 1, 2, 2, 3, 0]
     assert [values.tolist() for values in nodes] == [
-        *([0, 5, 0, 8, 9, 8, 0], [-1, 0, -1, 0, 0, 2, -1], [0, 2, 6, 7]),
+        *([0, 5, 0, 8, 9, 8, 0], [-1, 0, -1, 0, 0, 2, -1], [0, 2, 2, 6, 7]),
     ]
     assert [values.dtype for values in nodes] == [torch.int64, torch.int32, torch.int32]
-    assert rows.live_requests == {0, 1, 2}
-    rows.release(1)
-    rows.release(1)
-    assert rows.live_requests == {0, 2}
-    again = Request.create(1, [1], SamplingParams(temperature=0.25), 0, 64)
-    columns, _ = rows.tensors([again])
-    assert columns[0].tolist() == [0.25]
 
 
 def test_the_host_decides_as_the_ops_do() -> None:
@@ -110,12 +105,12 @@ def test_the_host_decides_as_the_ops_do() -> None:
         count = len(drafts) + sum(drafts.counts)
         logits = torch.randn(count, 4, generator=noise)
         logits[rng.randrange(count)] = torch.nan
-        rows = SamplingRows()
-        columns, nodes = rows.tensors(requests, drafts)
+        plan = unpacked(requests)
+        columns, *nodes = sampling_rows.verify_inputs(plan, drafts)
         sampled = sample(logits, *columns)
-        judgement = VerifyOutputs(sampled, *accept(sampled, *nodes))
-        by_ops = rows.decode(requests, drafts, judgement)
-        assert rows.verify(requests, drafts, logits) == by_ops
+        outputs = VerifyOutputs(sampled, *accept(sampled, *nodes))
+        by_ops = sampling_rows.decode(plan, drafts, outputs)
+        assert sampling_rows.verify(plan, drafts, logits) == by_ops
         emitted += len(by_ops.tokens)
         ends.update(by_ops.ends)
         for i, request in enumerate(requests):
@@ -127,7 +122,7 @@ def test_the_host_decides_as_the_ops_do() -> None:
                 is_last = len(tokens) == request.max_output_tokens
                 assert end == ("stop" if is_end else "length" if is_last else None)
         with pytest.raises(RuntimeError, match="float32 logits"):
-            rows.verify(requests, drafts, logits[1:])
+            sampling_rows.verify(plan, drafts, logits[1:])
     assert emitted > 60 and ends == {*REASONS}  # drafts were accepted, texts ended and failed
 
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from trtspec.config.sampling import SamplingParams
+from trtspec.executor import sampling_rows
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.sampler import Sampler
-from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.verification import places
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
-from .judging import judge
+from .judging import judge, unpacked
 
 V = 8
 OPTIONS = (
@@ -68,16 +68,16 @@ def test_equals_changing_the_logits(
     changed, emitted, others = 0, 0, 0
     for seed in range(40):
         requests, trees, logits = world(seed, penalised)
-        drafts, expected = DraftBatch.of(trees), logits.clone()
+        plan, drafts, expected = unpacked(requests), DraftBatch.of(trees), logits.clone()
         processors = RequestProcessors()
         for request in requests:
             processors.begin(request)
-        changes = processors.changes(requests, drafts)
-        for change, own in zip(changes, places(drafts.counts), strict=True):
+        changes = processors.changes(plan, drafts)
+        for change, own in zip(changes, places(plan, drafts), strict=True):
             if change is not None:
                 change.apply(expected[own])
-        result = SamplingRows().verify(requests, drafts, expected)
-        plain = SamplingRows().verify(requests, drafts, logits)
+        result = sampling_rows.verify(plan, drafts, expected)
+        plain = sampling_rows.verify(plan, drafts, logits)
         applied.clear()
         verified = judge(Sampler(rule), requests, trees, logits)
         assert len(applied) == (1 if penalised else 0)  # only what has to see the logits

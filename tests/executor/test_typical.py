@@ -113,12 +113,11 @@ def test_the_rule(seed: int, scale: float, options: dict[str, Any]) -> None:
 def test_what_the_target_samples_from(seed: int) -> None:
     """Nothing that is sampled has probability 0, and frequencies follow it."""
     logits = 2 * torch.randn(1, V, generator=torch.Generator().manual_seed(seed))
-    request = new_request(seed, top_k=6, top_p=0.8, min_p=0.1, temperature=0.9)
-    p = distribution(logits, request.params)[0]
+    requests = [new_request(i, top_k=6, top_p=0.8, min_p=0.1, temperature=0.9) for i in range(200)]
+    p = distribution(logits, requests[0].params)[0]
     assert abs(float(p.sum()) - 1) < 1e-5
     counts = np.zeros(V)
-    for index in range(200):
-        request.seed = index
+    for request in requests:
         counts[verify_rows(request, TokenTree.empty(), logits)[0]] += 1
     assert not counts[(p == 0).numpy()].any()
     assert np.abs(counts / 200 - p.numpy()).max() < 0.15

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trtspec.speculative.suffix.trees import SuffixDraft, SuffixOptions
+from .suffix_trees import SuffixDraft, SuffixOptions
 
 
 @dataclass(eq=False)

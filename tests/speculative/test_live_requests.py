@@ -122,6 +122,8 @@ def held(value: Any, seen: set[int] | None = None) -> Iterator[int]:
     if id(value) in seen:
         return
     seen.add(id(value))
+    if hasattr(value, "_live_requests"):  # C++ holds them
+        yield from value._live_requests()
     parts: list[Any] = []
     if isinstance(value, dict):
         parts = [*value.keys(), *value.values()]

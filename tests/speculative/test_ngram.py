@@ -1,7 +1,10 @@
-"""Prompt lookup against a brute-force search."""
+"""Prompt lookup against a brute-force search, and the plain Python index on long texts."""
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +14,53 @@ from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.ngram.drafter import NGramDrafter
-from trtspec.speculative.ngram.indexes import NgramIndexes
 from trtspec.speculative.ngram.options import NGramDecodingConfig
+
+from .ngram_reference import PlainNgramIndex
+
+TOKENS = st.lists(st.sampled_from((0, 1, 2, -1, 2**40, 2**63 - 1, -(2**63))), max_size=25)
+
+
+def make_request(id: int, tokens: list[int], max_tokens: int, **options: object) -> Request:
+    params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
+    return Request.create(id, tokens, params, seed=0, max_seq_len=100_000, eos_token_ids=(9,))
+
+
+def generation(request: Request, max_nodes: int) -> ScheduledRequest:
+    return ScheduledRequest(
+        request=request,
+        start=len(request.tokens) - 1,
+        num_rows=1,
+        is_generation=True,
+        max_nodes=max_nodes,
+        samples=True,
+    )
+
+
+def chain_of(drafter: NGramDrafter, request: Request, count: int) -> list[int]:
+    (tree,) = drafter.prepare_draft_tokens(StepPlan((generation(request, count),)))
+    assert tree == TokenTree.chain(tree.tokens)
+    return tree.tokens.tolist()
+
+
+class OneText:
+    """The index of a text that begins with a token of its own, beside that of another one."""
+
+    def __init__(self, low: int, high: int) -> None:
+        options = {"prompt_lookup_min": low, "prompt_lookup_max": high, "max_draft_len": 9}
+        self.drafter = NGramDrafter(NGramDecodingConfig(**options))
+        self.request = make_request(4, [-7], 50_000)
+        self.others = [make_request(3, [1] * 20, 9), make_request(5, [1] * 20, 1)]
+
+    def extend(self, tokens: list[int]) -> None:
+        self.request.tokens.extend(tokens)
+
+    def propose(self, count: int) -> list[int]:
+        before, after = self.others
+        items = generation(before, 1), generation(self.request, count), generation(after, 9)
+        drafts = self.drafter.prepare_draft_tokens(StepPlan(items))
+        assert drafts.counts[0] == 1 and not drafts.counts[2]
+        return drafts[1].tokens.tolist()
 
 
 def brute_force(tokens: list[int], low: int, high: int, count: int) -> list[int]:
@@ -34,44 +82,53 @@ def brute_force(tokens: list[int], low: int, high: int, count: int) -> list[int]
     st.integers(1, 7),
 )
 @settings(max_examples=300, deadline=None)
-def test_index_equals_brute_force(
+def test_drafts_equal_brute_force(
     tokens: list[int], low: int, more: int, count: int, piece: int
 ) -> None:
-    indexes, known = NgramIndexes(low, low + more), 0
-    for end in range(0, len(tokens) + piece, piece):
-        seen = tokens[:end]
-        (tree,) = indexes.draft([0], [seen[known:]], [count], [()])
-        known = len(seen)
-        assert tree.tokens.tolist() == brute_force(seen, low, low + more, count)
+    text = OneText(low, low + more)
+    for begin in range(0, len(tokens) + piece, piece):
+        text.extend(tokens[begin : begin + piece])
+        seen = [*text.request.tokens]
+        assert text.propose(count) == brute_force(seen, low, low + more, count)
+
+
+@given(st.integers(1, 4), st.integers(0, 5), st.lists(st.tuples(TOKENS, st.integers(0, 9))))
+@settings(max_examples=200, deadline=None)
+def test_drafts_equal_the_plain_index(
+    low: int, more: int, pieces: list[tuple[list[int], int]]
+) -> None:
+    text, plain = OneText(low, low + more), PlainNgramIndex(low, low + more)
+    plain.extend([-7])
+    for tokens, count in pieces:
+        text.extend(tokens)
+        plain.extend(tokens)
+        assert text.propose(count) == plain.propose(count)
+
+
+@pytest.mark.parametrize("vocab", [4, 300])
+def test_a_long_text(vocab: int) -> None:
+    rng = random.Random(vocab)
+    text, plain = OneText(1, 4), PlainNgramIndex(1, 4)
+    plain.extend([-7])
+    for _ in range(2000):
+        tokens = [rng.randrange(vocab) for _ in range(rng.randint(1, 6))]
+        tokens = [token for token in tokens if token != 9]  # it ends a text
+        text.extend(tokens)
+        plain.extend(tokens)
+        assert text.propose(6) == plain.propose(6)
 
 
 def propose(text: list[int], low: int, high: int, count: int) -> list[int]:
-    (tree,) = NgramIndexes(low, high).draft([0], [text], [count], [()])
-    return tree.tokens.tolist()
+    drafter = OneText(low, high).drafter
+    return chain_of(drafter, make_request(0, text, 99), count)
 
 
 def test_longest_match_then_most_recent() -> None:
-    text = [1, 2, 7, 9, 2, 8, 1, 2]
-    assert propose(text, 1, 2, 2) == [7, 9], "the 2-gram wins over the more recent 1-gram"
+    text = [1, 2, 7, 0, 2, 8, 1, 2]
+    assert propose(text, 1, 2, 2) == [7, 0], "the 2-gram wins over the more recent 1-gram"
     assert propose(text, 1, 1, 2) == [8, 1], "the most recent occurrence"
     assert propose([5, 5, 5], 2, 3, 4) == [5, 5, 5, 5], "a repeating text goes on"
-    assert propose([], 1, 2, 3) == []
-
-
-def make_request(id: int, tokens: list[int], max_tokens: int, **options: object) -> Request:
-    params = SamplingParams(max_tokens=max_tokens, **options)  # type: ignore[arg-type]
-    return Request.create(id, tokens, params, seed=0, max_seq_len=1000, eos_token_ids=(9,))
-
-
-def generation(request: Request, max_nodes: int) -> ScheduledRequest:
-    return ScheduledRequest(
-        request=request,
-        start=len(request.tokens) - 1,
-        num_rows=1,
-        is_generation=True,
-        max_nodes=max_nodes,
-        samples=True,
-    )
+    assert propose([1], 1, 2, 3) == []
 
 
 def test_drafter() -> None:
@@ -109,12 +166,8 @@ def test_drafter() -> None:
     assert all(tree == TokenTree.chain(tree.tokens) for tree in drafts)
     assert drafter.on_accepted(batch, StepResult.of([[]] * 7)) == [()] * 7
 
-    def drafted(request: Request, count: int) -> list[int]:
-        (tree,) = drafter.prepare_draft_tokens(StepPlan((generation(request, count),)))
-        return tree.tokens.tolist()
-
     free.tokens.extend([3, 4])
-    assert drafted(free, 1) == [5]
+    assert chain_of(drafter, free, 1) == [5]
     drafter.release(free.id)
     drafter.release(99)
-    assert drafted(free, 3) == [5, 1, 2], "a preempted request starts over"
+    assert chain_of(drafter, free, 3) == [5, 1, 2], "a preempted request starts over"

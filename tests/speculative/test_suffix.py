@@ -112,7 +112,7 @@ def test_prompt_chunks_are_taken_in() -> None:
     rest = ScheduledRequest(request, 6, 4, False, 0, True)
     request.tokens.extend([4])
     drafter.on_accepted(StepPlan((rest,)), StepResult.of([(4,)]))
-    sizes = drafter.cache.sizes
+    sizes = drafter.sizes
     assert (sizes.num_active, sizes.num_cached, sizes.num_cached_tokens) == (1, 1, 1)
     assert draft(drafter, request) == [5, 6, 7, 1]
 
@@ -135,7 +135,7 @@ def test_responses_serve_later_requests() -> None:
     private = make_drafter(suffix_decoding_max_cached_requests=0)
     finished(private, 0, [1, 2, 3, 4])
     assert draft(private, make_request(1, [8, 1, 2])) == []
-    assert private.cache.sizes.num_cached == 0
+    assert private.sizes.num_cached == 0
 
 
 def test_the_oldest_response_goes_first() -> None:
@@ -144,11 +144,11 @@ def test_the_oldest_response_goes_first() -> None:
         finished(drafter, id, [10 * id + i for i in range(1, 7)])
     assert draft(drafter, make_request(7, [0, 1, 2])) == [], "it has taken the place of request 0"
     assert draft(drafter, make_request(8, [0, 21, 22])) == [23, 24]
-    assert drafter.cache.sizes.num_cached_tokens == 6
+    assert drafter.sizes.num_cached_tokens == 6
     by_tokens = make_drafter(suffix_decoding_max_cached_tokens=10)
     for id in range(5):
         finished(by_tokens, id, [10 * id + i for i in range(1, 7)])
-    assert by_tokens.cache.sizes.num_cached_tokens == 6
+    assert by_tokens.sizes.num_cached_tokens == 6
 
 
 def test_a_preempted_request_keeps_its_response() -> None:
@@ -158,14 +158,14 @@ def test_a_preempted_request_keeps_its_response() -> None:
     before = draft(drafter, request)
     assert before == [6, 4]
     drafter.release(request.id)
-    sizes = drafter.cache.sizes
+    sizes = drafter.sizes
     assert (sizes.num_active, sizes.num_cached, sizes.num_cached_tokens) == (0, 1, 5)
     # Meanwhile it serves others; then it is prefilled again, its output included.
     assert draft(drafter, make_request(1, [0, 4, 5])) == [6, 4]
     again = ScheduledRequest(request, 0, 8, False, 0, True)
     request.tokens.extend([6])
     drafter.on_accepted(StepPlan((again,)), StepResult.of([(6,)]))
-    assert drafter.cache.sizes.num_cached_tokens == 6, "the response is not counted twice"
+    assert drafter.sizes.num_cached_tokens == 6, "the response is not counted twice"
     emit(drafter, request, [4, 5])
     found = draft(drafter, request)
     assert found == [6, 4, 5, 6, 4][: len(found)] and len(found) >= 3
@@ -177,4 +177,4 @@ def test_release_of_unknown_requests() -> None:
     request = make_request(0, TEXT)
     drafter.prepare_draft_tokens(StepPlan((generation(request, 0),)))
     drafter.release(0)
-    assert drafter.cache.sizes.num_active == 0
+    assert drafter.sizes.num_active == 0

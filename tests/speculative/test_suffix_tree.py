@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trtspec.speculative.suffix.trees import SuffixCache, SuffixOptions
-
 from .suffix_oracle import PlainCache
+from .suffix_trees import SuffixCache, SuffixOptions
 
 OPTIONS = st.builds(
     SuffixOptions,

@@ -91,7 +91,7 @@ BROKEN = [
     ("method-name", "mtp", {ENGINE: "from trtspec.config.any import read_mtp"}),
     ("method-name", "p_eagle", {ENGINE: "class PEagleThing: ..."}),
     ("method-name", "eagle3", {ENGINE: "class _MyEagle3Thing: ..."}),
-    ("method-name", "ngram", {ENGINE: "ops.NgramIndexes()"}),
+    ("method-name", "ngram", {ENGINE: "ops.NGramIndex()"}),
     ("method-name", "p_eagle", {ENGINE: "f('P-EAGLE')"}),
     ("method-name", "eagle", {ENGINE: "case = 'eagle'"}),
     ("method-name", "pard", {ENGINE: "match x:\n    case 'pard':\n        pass"}),

@@ -31,7 +31,10 @@ from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.sampling import SamplingColumns
 
 _NOTHING_TO_VERIFY = VerifyInputs(
-    greedy_sampling(0), torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    greedy_sampling(0),
+    torch.zeros(0, dtype=torch.int64),
+    torch.zeros(0, dtype=torch.int32),
+    torch.zeros(1, dtype=torch.int32),
 )
 """To an engine that verifies, where there is nothing."""
 _FIRST_STEP = StopRule(max_depth=1)

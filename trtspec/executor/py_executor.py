@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.drafter import Drafter
@@ -24,7 +22,6 @@ from trtspec.executor.step_result import StepResult, TokenLogprobs
 from trtspec.executor.stopping import StopChecker
 from trtspec.executor.verification import Verification
 from trtspec.log import logger
-from trtspec.ops.draft_batch import DraftBatch
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,11 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class LaunchedStep:
-    """A step whose engine calls have begun, as `PyExecutor.collect` needs it. drafts: what is
-    verified, behind the rows of each item. failure: why nothing came of it; then there are neither
-    drafts nor a verification. lag: how many others may be launched before it is collected; above 0
-    the device takes it by itself."""
+    """A step whose engine calls have begun, as `PyExecutor.collect` needs it. failure: why nothing
+    came of it; then there is no verification. lag: how many others may be launched before it is
+    collected; above 0 the device takes it by itself."""
 
     plan: StepPlan
-    drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009  it is immutable
     verification: Verification | None = None
     failure: EngineError | None = None
     lag: int = 0
@@ -189,16 +184,13 @@ class PyExecutor:
                 self._release(request.id)
             if self._resident is not None:
                 if self._resident.takes_next:
-                    return LaunchedStep(
-                        plan, verification=self._resident.launch(plan), lag=self._lag
-                    )
+                    return LaunchedStep(plan, self._resident.launch(plan), lag=self._lag)
                 self._resident.step_on_host(plan)
             if plan.states is not None and plan.states.restored is not None:
                 self._target.copy_states(*plan.states.restored)
             drafts = self._drafter.prepare_draft_tokens(plan)
             drafts = self._sampler.shape_drafts(plan, drafts, self._drafter.needs.max_depth)
-            verification = self._sampler.launch(self._target, plan, drafts)
-            return LaunchedStep(plan, drafts, verification)
+            return LaunchedStep(plan, self._sampler.launch(self._target, plan, drafts))
         except Exception as error:
             return LaunchedStep(plan, failure=_step_failure(plan, error))
 
@@ -257,14 +249,11 @@ class PyExecutor:
         result = verification.read()
         if launched.lag:
             plan, result = confirmed(plan, result)
-        else:
-            result = result.spread([item.samples for item in plan.items])
-            result.drafts = launched.drafts
         outputs = [self._conclude(item, result, i) for i, item in enumerate(plan.items)]
         moves = self._resources.extend(plan, result)
         if self._drafter.needs.reads_hidden and not launched.lag:
             assert verification.hidden is not None, "the target was built without hidden states"
-            result.hidden = _kept(verification.hidden, plan, result)
+            result.keep_hidden(plan, verification.hidden)
         drafted = self._drafter.on_accepted(plan, result)
         if moves and not launched.lag:
             self._target.compact(*moves)
@@ -319,22 +308,6 @@ class PyExecutor:
 
 def _nothing() -> None:
     pass
-
-
-def _kept(hidden: torch.Tensor, plan: StepPlan, result: StepResult) -> torch.Tensor:
-    """The states of the rows that stay, gathered at once."""
-    counts = result.num_kept(plan)
-    if sum(counts) == hidden.shape[0]:
-        return hidden if hidden.device.type == "cpu" else hidden.clone()  # see `Session.run`
-    rows: list[int] = []
-    first = 0
-    for i, (item, nodes) in enumerate(zip(plan.items, result.drafts.counts, strict=True)):
-        if counts[i]:
-            root = first + item.num_rows - 1
-            rows += range(first, root)
-            rows += [root + row for row in result.accepted_rows(i)] or [root]
-        first += item.num_rows + nodes
-    return hidden[torch.tensor(rows, dtype=torch.int64).to(hidden.device)]
 
 
 def _step_failure(plan: StepPlan, error: Exception) -> EngineError:

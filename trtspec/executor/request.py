@@ -103,9 +103,12 @@ class Request:
                 f"tokens or raise max_seq_len"
             )
         max_output_tokens = params.max_output_tokens(len(prompt), max_seq_len)
+        ends = (*eos_token_ids, *params.stop_token_ids)
+        limits = max_output_tokens, max_draft_len
+        tokens = TokenSequence(id, prompt, *limits, params, seed, sample_index, ends)
         return cls(
             id=id,
-            tokens=TokenSequence(id, prompt, max_output_tokens, max_draft_len),
+            tokens=tokens,
             num_prompt_tokens=len(prompt),
             params=params,
             seed=seed,

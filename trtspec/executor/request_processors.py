@@ -83,15 +83,16 @@ class RequestProcessors:
                 processor.extend(new)
         return own.processors
 
-    def changes(self, requests: Sequence[Request], drafts: DraftBatch) -> list[LogitsChange | None]:
-        """What will happen to the logits of each request and of its drafts; None: nothing."""
+    def changes(self, plan: StepPlan, drafts: DraftBatch) -> list[LogitsChange | None]:
+        """What will happen to the logits of each item that samples and of its drafts; None:
+        nothing."""
         if not self._requests:
-            return [None] * len(requests)
+            return [None] * len(plan.items)
         return [
             LogitsChange(drafts[i], [(p, p.mask(drafts[i])) for p in processors])
-            if (processors := self.of(request))
+            if item.samples and (processors := self.of(item.request))
             else None
-            for i, request in enumerate(requests)
+            for i, item in enumerate(plan.items)
         ]
 
     def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:

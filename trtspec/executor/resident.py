@@ -120,7 +120,7 @@ class ResidentSteps:
         handle = self._engine.launch(patch)
         self._removed.clear()
         self._scheduler.launched(plan)
-        return Verification((), decide=lambda: self._collect(handle))
+        return Verification(plan, lambda: self._collect(handle))
 
     def forget(self, request_id: int) -> None:
         """The request ended or lost its blocks; unknown ids are ignored."""

@@ -161,8 +161,8 @@ class ResourceManager:
         RuntimeError unless there is a length of each, for a draft ahead of the target, and where a
         cache refuses (`KVCache.commit`)."""
         self._forget_step()
-        failed = [end == "error" for end in result.ends]
-        self._commit(plan.table, result.start, failed, list(chain.from_iterable(drafted)))
+        lengths = list(chain.from_iterable(drafted))
+        self._commit(plan.table, result.start, result.failures, lengths)
 
     def free(self, request: Request) -> None:
         """Return all blocks of a request that was begun here."""

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from trtspec.backends.staging import Staging
+from trtspec.executor import sampling_rows
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits_mask import columns_of
 from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.request import Request
 from trtspec.executor.request_processors import LogitsChange, RequestProcessors
-from trtspec.executor.sampling_rows import SamplingRows
 from trtspec.executor.simulation import SimulatedAcceptance
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.verification import Verification, places
-from trtspec.executor.verify_call import VerifyInputs, VerifyOutputs
+from trtspec.executor.verify_call import VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import MaskColumns, mask_logits
-from trtspec.ops.sampling import SamplingColumns, sample
+from trtspec.ops.sampling import sample
 
 
 class Sampler:
@@ -36,7 +35,6 @@ class Sampler:
     def __init__(self, rule: AcceptanceRule | None = None) -> None:
         self._rule = rule
         self._processors = RequestProcessors()
-        self._rows = SamplingRows()
         self._staging: Staging | None = None
 
     def begin(self, request: Request) -> None:
@@ -61,29 +59,24 @@ class Sampler:
         Masks are no inputs of that call: a captured graph of it would copy a bit a token of each
         row, and read them, in every step, also where there is no mask. Behind it they are one op on
         the same stream."""
-        packed, verified = plan.pack(target.layout, drafts), drafts
-        requests = [item.request for item in plan.items if item.samples]
-        if len(requests) < len(plan.items):
-            verified = drafts.pick([i for i, item in enumerate(plan.items) if item.samples])
-        changes = self._processors.changes(requests, verified)
-        if requests and target.verifies and not self._forces(verified) and not any(changes):
-            columns, (_, parents, row_start) = self._rows.tensors(requests, verified)
-            asked = VerifyInputs(SamplingColumns._make(columns), parents, row_start)
+        packed = plan.pack(target.layout, drafts)
+        changes = self._processors.changes(plan, drafts)
+        if target.verifies and not self._forces(drafts) and not any(changes):
+            asked = sampling_rows.verify_inputs(plan, drafts)
             logits, hidden, outputs = target.verify(packed, asked)
-            raw = _raw(requests, verified, logits)
-            return self._decided(requests, verified, hidden, outputs, raw)
+            raw = _raw(plan, drafts, logits)
+            return _decided(plan, drafts, hidden, outputs, raw)
         logits, hidden = target.forward(packed)
-        return self._verify(requests, verified, changes, logits, hidden)
+        return self._verify(plan, drafts, changes, logits, hidden)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""
         self._processors.release(request_id)
-        self._rows.release(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
         """The ids of requests that something is kept of."""
-        return self._processors.live_requests | self._rows.live_requests
+        return self._processors.live_requests
 
     def _forces(self, drafts: DraftBatch) -> bool:
         """Whether the rule has something to decide; without drafts it has not."""
@@ -91,68 +84,66 @@ class Sampler:
 
     def _verify(
         self,
-        requests: Sequence[Request],
+        plan: StepPlan,
         drafts: DraftBatch,
         changes: Sequence[LogitsChange | None],
         logits: Tensor,
         hidden: Tensor | None,
     ) -> Verification:
-        """Verify the rows of ``requests``: ``logits [R, V]``, changed in place, holds request by
-        request the row of its newest token and one row per node of its draft. All is done where the
+        """Verify the rows of the items that sample: ``logits [R, V]``, changed in place, holds item
+        by item the row of its newest token and one row per node of its draft. All is done where the
         logits are: on the host in one call, else behind the target's, to where one copy more takes
         options, trees and masks. Only a rule waits for what was sampled."""
-        if not requests:
-            return Verification(requests, hidden)
-        raw = _raw(requests, drafts, logits)
-        mask = _mask(changes, drafts, logits) if any(changes) else None
+        raw = _raw(plan, drafts, logits)
+        mask = _mask(changes, places(plan, drafts), logits) if any(changes) else None
         rule, forced = self._rule if self._forces(drafts) else None, list[int]()
         if isinstance(rule, SimulatedAcceptance):
-            forced, rule = [rule.accepted(request) for request in requests], None
+            forced, rule = [rule.accepted(item.request) for item in plan.items], None
         if rule is None and logits.device.type == "cpu":
-            result = self._rows.verify(requests, drafts, logits, forced, mask)
-            return Verification(requests, hidden, lambda: result, raw)
+            result = sampling_rows.verify(plan, drafts, logits, forced, mask)
+            return Verification(plan, lambda: result, hidden, raw)
         if self._staging is None:
             self._staging = Staging(logits.device)
-        values, nodes = self._rows.tensors(requests, drafts)
+        columns, *nodes = sampling_rows.verify_inputs(plan, drafts)
         if forced:
             nodes.append(torch.tensor(forced, dtype=torch.int32))
         masked = [] if mask is None else [column for column in mask if column is not None]
-        placed = self._staging.to_device([*masked, *values, *nodes])
+        placed = self._staging.to_device([*masked, *columns, *nodes])
         if mask is not None:
             mask_logits(logits, mask.replaced(placed[: len(masked)]))
-        columns = placed[len(masked) : len(masked) + len(values)]
-        walked = placed[len(masked) + len(values) :]
-        sampled = sample(logits, *columns)
+        walked = placed[len(masked) + len(columns) :]
+        sampled = sample(logits, *placed[len(masked) : len(masked) + len(columns)])
         if rule is not None:
             choices = sampled.cpu()
-            owned = zip(requests, drafts, places(drafts.counts), strict=True)
-            for request, tree, own in owned:
-                rule.force(request, tree, choices[own].numpy(), logits[own])
+            owned = zip(plan.items, drafts, places(plan, drafts), strict=True)
+            for item, tree, own in owned:
+                if item.samples:
+                    rule.force(item.request, tree, choices[own].numpy(), logits[own])
             sampled = choices.to(logits.device)
         outputs = VerifyOutputs(sampled)
         if any(drafts.counts):
             outputs = VerifyOutputs(sampled, *accept(sampled, *walked))
-        return self._decided(requests, drafts, hidden, outputs, raw)
+        return _decided(plan, drafts, hidden, outputs, raw)
 
-    def _decided(
-        self,
-        requests: Sequence[Request],
-        drafts: DraftBatch,
-        hidden: Tensor | None,
-        outputs: VerifyOutputs,
-        raw: Mapping[int, Tensor],
-    ) -> Verification:
-        """By tensors, which are read when the result is."""
-        decide = partial(self._rows.decode, requests, drafts, outputs)
-        return Verification(requests, hidden, decide, raw)
+
+def _decided(
+    plan: StepPlan,
+    drafts: DraftBatch,
+    hidden: Tensor | None,
+    outputs: VerifyOutputs,
+    raw: Mapping[int, Tensor],
+) -> Verification:
+    """By tensors, which are read when the result is."""
+    return Verification(plan, lambda: sampling_rows.decode(plan, drafts, outputs), hidden, raw)
 
 
 def _mask(
-    changes: Sequence[LogitsChange | None], drafts: DraftBatch, logits: Tensor
+    changes: Sequence[LogitsChange | None], owned: Sequence[slice], logits: Tensor
 ) -> MaskColumns | None:
-    """The mask of all rows. Where processors have to see the logits, it is done to these."""
+    """The mask of all rows, of which each item has its own. Where processors have to see the
+    logits, it is done to these."""
     masks = []
-    for change, own in zip(changes, places(drafts.counts), strict=True):
+    for change, own in zip(changes, owned, strict=True):
         if change is not None:
             own_masks = change.masks
             if own_masks is None:
@@ -162,12 +153,12 @@ def _mask(
     return columns_of(masks, *logits.shape)
 
 
-def _raw(requests: Sequence[Request], drafts: DraftBatch, logits: Tensor) -> dict[int, Tensor]:
-    """The raw model's log probabilities, of the requests that ask for some, by their places."""
-    if all(request.params.logprobs is None for request in requests):
+def _raw(plan: StepPlan, drafts: DraftBatch, logits: Tensor) -> dict[int, Tensor]:
+    """The raw model's log probabilities, of the items that ask for some, by their places."""
+    if all(item.request.params.logprobs is None for item in plan.items):
         return {}
     return {
         i: torch.log_softmax(logits[own], dim=-1)
-        for i, (request, own) in enumerate(zip(requests, places(drafts.counts), strict=True))
-        if request.params.logprobs is not None
+        for i, (item, own) in enumerate(zip(plan.items, places(plan, drafts), strict=True))
+        if item.samples and item.request.params.logprobs is not None
     }

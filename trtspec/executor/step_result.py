@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, compress
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -59,18 +59,6 @@ class StepResult:
             drafts=DraftBatch.none(len(emitted)) if drafts is None else drafts,
         )
 
-    def spread(self, samples: Sequence[bool]) -> StepResult:
-        """The result of a step from that of those of its items that sample."""
-        if all(samples):
-            return self
-        own = list(compress(range(len(samples)), samples))
-        ends: list[str | None] = [None] * len(samples)
-        for i, end in zip(own, self.ends, strict=True):
-            ends[i] = end
-        logprobs = {own[i]: entries for i, entries in self.logprobs.items()}
-        start = [self.start[place] for place in accumulate(samples, initial=0)]
-        return StepResult(start, self.tokens, self.rows, ends, logprobs, self.hidden)
-
     def pick(self, places: Sequence[int]) -> StepResult:
         """The result of the items at these places alone; without ``hidden``."""
         spans = [slice(self.start[i], self.start[i + 1]) for i in places]
@@ -97,6 +85,11 @@ class StepResult:
     def failed(self, i: int) -> bool:
         return self.ends[i] == "error"
 
+    @property
+    def failures(self) -> list[bool]:
+        """Of each item whether it failed."""
+        return [end == "error" for end in self.ends]
+
     def cut(self, i: int, count: int, reason: str | None) -> None:
         """The text of item i ends, for that reason, with the first ``count`` tokens it emits."""
         self.ends[i] = reason
@@ -116,6 +109,16 @@ class StepResult:
             0 if ends[i] == "error" else item.num_rows + max(start[i + 1] - start[i] - 1, 0)
             for i, item in enumerate(plan.items)
         ]
+
+    def keep_hidden(self, plan: StepPlan, hidden: Tensor) -> None:
+        """Have the target's states of the rows that stay, of those ``[T, n*H]`` of all rows of the
+        step."""
+        asked = plan.table, self.start, self.rows, self.failures, self.drafts.address
+        rows: Tensor = torch.classes.trtspec.ResourceManager.kept_rows(*asked)
+        if len(rows) < len(hidden):
+            self.hidden = hidden[rows.to(hidden.device)]
+        else:
+            self.hidden = hidden if hidden.device.type == "cpu" else hidden.clone()  # `Session.run`
 
     def hidden_of(self, plan: StepPlan) -> Sequence[Tensor]:
         """``hidden``, item by item."""

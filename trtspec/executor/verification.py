@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.staging import to_host
-from trtspec.executor.request import Request
+from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult, TokenLogprobs
+from trtspec.ops.draft_batch import DraftBatch
 
 
 class Verification:
@@ -20,24 +21,22 @@ class Verification:
 
     def __init__(
         self,
-        requests: Sequence[Request],
+        plan: StepPlan,
+        decide: Callable[[], StepResult],
         hidden: Tensor | None = None,
-        decide: Callable[[], StepResult] | None = None,
         raw: Mapping[int, Tensor] | None = None,
     ) -> None:
-        """``decide``: gives the result of ``requests``, those that sample, waiting for the device
-        where it is made; None if there are none. ``raw``: log probabilities ``[1 + nodes, V]`` of
-        those that want some, by their places among them."""
+        """``decide``: gives the result of the plan, waiting for the device where it is made.
+        ``raw``: log probabilities ``[1 + nodes, V]`` of the items that want some, by their places.
+        """
         self.hidden = hidden
-        self._requests = requests
+        self._plan = plan
         self._decide = decide
         self._raw = raw or {}
 
     def read(self) -> StepResult:
-        """The result of the requests that sample. Waits for the device; one copy comes back, and
-        one more if log probabilities are asked for."""
-        if self._decide is None:
-            return StepResult.of(())
+        """The result. Waits for the device; one copy comes back, and one more if log probabilities
+        are asked for."""
         result = self._decide()
         asked = [i for i in self._raw if not result.failed(i)]
         if asked:
@@ -45,7 +44,7 @@ class Verification:
         return result
 
     def _read_logprobs(self, asked: Sequence[int], result: StepResult) -> None:
-        """Of the tokens of several requests, read together."""
+        """Of the tokens of several items, read together."""
         raw = [self._raw[i] for i in asked]
         device = raw[0].device
         spans = [slice(result.start[i], result.start[i + 1]) for i in asked]
@@ -53,7 +52,8 @@ class Verification:
         table = torch.cat([r.index_select(0, kept) for r, kept in zip(raw, rows, strict=True)])
         tokens = [token for span in spans for token in result.tokens[span]]
         emitted = table.gather(1, torch.tensor(tokens).to(device)[:, None])
-        counts = [min(self._requests[i].params.logprobs or 0, table.shape[1]) for i in asked]
+        wanted = (self._plan.items[i].request.params.logprobs for i in asked)
+        counts = [min(count or 0, table.shape[1]) for count in wanted]
         values, ids = table.topk(max(counts))
         found = zip(*(x.tolist() for x in to_host([emitted, values, ids])), strict=True)
         for i, span, count in zip(asked, spans, counts, strict=True):
@@ -65,11 +65,11 @@ class Verification:
             ]
 
 
-def places(nodes: Sequence[int]) -> list[slice]:
-    """Where the rows of requests with so many draft nodes are among those that are verified."""
+def places(plan: StepPlan, drafts: DraftBatch) -> list[slice]:
+    """Where the rows of each item are among those that are verified."""
     found, first = [], 0
-    for count in nodes:
-        end = first + 1 + count
+    for item, nodes in zip(plan.items, drafts.counts, strict=True):
+        end = first + (1 + nodes if item.samples else 0)
         found.append(slice(first, end))
         first = end
     return found

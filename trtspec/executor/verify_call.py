@@ -21,10 +21,12 @@ class VerifyOutputs(NamedTuple):
 
 
 class VerifyInputs(NamedTuple):
-    """What an engine that samples and accepts by itself is asked about a step's rows: the sampling
-    ``columns [R]`` of those whose logits are wanted, their ``parents [R] i32`` in their trees, and
-    ``row_start [J + 1] i32`` of the requests to verify; on the host."""
+    """What is asked about a step's rows, of those whose logits are wanted: the sampling ``columns
+    [R]``; ``tokens [R] i64``, 0 for roots, and ``parents [R] i32``, -1 for roots, of their trees;
+    and ``row_start [B + 1] i32`` of the requests. An engine that samples and accepts by itself has
+    the tokens among its rows."""
 
     columns: SamplingColumns
+    tokens: Tensor
     parents: Tensor
     row_start: Tensor

@@ -33,9 +33,11 @@ class LLMConfig:
     vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the files that an
     engine is built from again, whatever is remembered of them since an earlier start.
     ``async_scheduling``: while engine calls run, what the last step said is delivered and new
-    requests are taken in; False: only between steps. The texts are the same. ``verbose``: what
-    takes long while it is opened, such as compiling, is told on standard error, unless the
-    package's log tells it.
+    requests are taken in; False: only between steps. The texts are the same. Either way a step is
+    launched when the last one's result is known (a lag of 0); to launch it before takes an engine
+    that keeps its requests on the device, and no backend has one yet. ``verbose``: what takes long
+    while it is opened, such as compiling, is told on standard error, unless the package's log tells
+    it.
 
     ``scheduling_policy``: which of the requests that wait begin first. "fcfs": in order of arrival;
     "priority": those of the lowest ``priority`` (see `LLM.generate`), and among these in order of

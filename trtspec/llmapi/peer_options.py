@@ -93,7 +93,10 @@ FOREIGN: Mapping[str, Foreign] = {
     ),
     **_each(
         "disable_overlap_scheduler disable_overlap_schedule",
-        Foreign("write async_scheduling=False for steps that overlap nothing"),
+        Foreign(
+            "write async_scheduling=False to deliver between steps; none is launched before the "
+            "result of the last, either way"
+        ),
     ),
     **_each(
         "enable_chunked_prefill enable_chunked_context",

@@ -25,7 +25,7 @@ def accept(
 ) -> tuple[Tensor, Tensor]:
     """Walk the trees of B requests packed into R rows.
 
-    Request b owns rows row_start[b] .. row_start[b + 1] - 1: its root, then its nodes.
+    Request b owns rows row_start[b] .. row_start[b + 1] - 1: its root, then its nodes; or none.
 
     Args:
         sampled: int64 [R], the token that the target emits after each row.
@@ -41,7 +41,7 @@ def accept(
         accepted_rows: int32 [B, P], the rows walked, within the request; the first is 0, the rest
             is padded with -1; P is the largest number of rows of a request. The tokens emitted are
             those that the rows behind the first carry, and `sampled` at the last, the bonus token.
-        num_emitted: int32 [B], the number of rows walked, at least 1.
+        num_emitted: int32 [B], the number of rows walked, at least 1; 0 of a request without rows.
 
     P depends on the values of row_start, so the op runs eagerly and is not exported.
     RuntimeError if the tensors do not fit or a parent does not come before its child. On CUDA,
@@ -57,22 +57,14 @@ def accept_trees(
     sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:
     """`accept` as an engine has it: accepted_rows is [B, width], and width at least the most rows
-    of a request. A request may have none; it emits nothing. Rows behind row_start[B] are not read.
+    of a request. Rows behind row_start[B] are not read.
     """
-    requests = len(row_start) - 1
-    accepted_rows = sampled.new_full((requests, width), -1, dtype=torch.int32)
-    if sampled.device.type == "cuda":  # whose op takes all that, and does not wait for values
-        walked, num_emitted = accept(sampled, tokens, parents, row_start)
-        both = min(width, walked.shape[1])
-        accepted_rows[:, :both] = walked[:, :both]
-        return accepted_rows, num_emitted
-    num_emitted = torch.zeros(requests, dtype=torch.int32)
-    used = row_start.diff() > 0
-    if used.any():
-        starts, end = torch.cat([row_start[:1], row_start[1:][used]]), int(row_start[-1])
-        walked, emitted = accept(sampled[:end], tokens[:end], parents[:end], starts)
-        accepted_rows[used, : walked.shape[1]] = walked
-        num_emitted[used] = emitted
+    # CUDA's op reads no others, and nobody waits for values there.
+    end = None if sampled.device.type == "cuda" else int(row_start[-1])
+    walked, num_emitted = accept(sampled[:end], tokens[:end], parents[:end], row_start)
+    both = min(width, walked.shape[1])
+    accepted_rows = walked.new_full((len(walked), width), -1)
+    accepted_rows[:, :both] = walked[:, :both]
     return accepted_rows, num_emitted
 
 
@@ -94,8 +86,8 @@ def accept_reference(
         if count >= 0:
             walks.append(_forced_walk(emitted, above, count))
             continue
-        walk = [0]
-        while True:
+        walk = [0][: end - first]
+        while walk:
             here = walk[-1]
             children = (
                 row
@@ -116,7 +108,7 @@ def accept_reference(
 
 def _forced_walk(emitted: list[int], above: list[int], count: int) -> list[int]:
     """The rows down to the first of depth ``count``, or of the deepest there is."""
-    paths: list[list[int]] = [[0]]
+    paths: list[list[int]] = [[0][: len(above)]]
     for row in range(1, len(above)):
         paths.append([*paths[above[row]], row])
     walk = max((path for path in paths if len(path) <= count + 1), key=len)

@@ -1,4 +1,4 @@
-"""TokenSequence: the tokens of one request, as C++ has them (cpp/include/trtspec/sequence.hpp)."""
+"""TokenSequence: the tokens of one request, as C++ has them (cpp/include/trtspec/runtime)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, overload
 
 import torch
 
+from trtspec.config.sampling import SamplingParams, seed_to_int64
 from trtspec.ops import native  # noqa: F401  registers the class
 
 _class: Any = torch.classes.trtspec.Sequence
-_make: Callable[[int, Sequence[int], int, int, int], tuple[Any, int]] = _class.make
+_make: Callable[..., tuple[Any, int]] = _class.make
 _size: Callable[[int], int] = _class.size
 _at: Callable[[int, int], int] = _class.at
 _part: Callable[[int, int, int], list[int]] = _class.part
@@ -23,7 +24,8 @@ class TokenSequence(Sequence[int]):
     """Read-only: the prompt and the output so far, the newest token last. What reads it is one
     native call; slices are lists.
 
-    address: of the sequence of C++, for native calls, as long as this object lives.
+    address: of the request of C++, for native calls, as long as this object lives: that has the
+    tokens, the options by which their rows are sampled, and what ends the text.
     """
 
     __slots__ = ("_owner", "address")
@@ -34,10 +36,16 @@ class TokenSequence(Sequence[int]):
         prompt: Sequence[int],
         max_output_tokens: int,
         max_draft_len: int = UNLIMITED,
+        params: SamplingParams = SamplingParams(),  # noqa: B008  it is frozen
+        seed: int = 0,
+        sample_index: int = 0,
+        end_tokens: Sequence[int] = (),
     ) -> None:
-        """A copy of the ``prompt``. ``id`` and the limits: those of the request."""
-        limits = max_output_tokens, max_draft_len
-        self._owner, self.address = _make(id, list(prompt), len(prompt), *limits)
+        """A copy of the ``prompt``. All else: see `Request`."""
+        noise = seed_to_int64(seed), sample_index
+        options = params.temperature, params.top_k, params.top_p, params.min_p, *noise
+        given = id, list(prompt), max_output_tokens, max_draft_len, *options, list(end_tokens)
+        self._owner, self.address = _make(*given)
 
     def __len__(self) -> int:
         return _size(self.address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Self
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
-from trtspec.executor.sampling_rows import SamplingRows
+from trtspec.executor.sampling_rows import root_columns
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
@@ -34,7 +34,6 @@ class RolloutDrafter(Drafter):
 
     def __init__(self, needs: DrafterNeeds, p_min: float = 0.0) -> None:
         self.needs, self._p_min = needs, p_min
-        self._sampling = SamplingRows()
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """The trees of all that may have nodes, with one rollout."""
@@ -47,7 +46,6 @@ class RolloutDrafter(Drafter):
         if not items:
             return DraftBatch.none(len(batch.items))
         requests = [item.request for item in items]
-        sampling, _ = self._sampling.tensors(requests)
         depths = [min(self.needs.max_depth, self._room(request)) for request in requests]
         # A tree of fewer depths would have other nodes, so that drafts depended on the batch.
         is_chain = self.needs.max_nodes == self.needs.max_depth
@@ -55,20 +53,11 @@ class RolloutDrafter(Drafter):
         rule = StopRule(wanted, batch.pace, batch.gains, self._p_min)
         return DraftBatch.cut(
             places,
-            self._roll_out(requests, sampling, rule),
+            self._roll_out(requests, root_columns(requests), rule),
             [request.end_tokens for request in requests],
             depths,
             [min(self.needs.max_nodes, item.max_nodes) for item in items],
         )
-
-    def release(self, request_id: int) -> None:
-        """See `Drafter.release`."""
-        self._sampling.release(request_id)
-
-    @property
-    def live_requests(self) -> Set[int]:
-        """See `Drafter.live_requests`."""
-        return self._sampling.live_requests
 
     def _room(self, request: Request) -> int:
         """How deep drafts for it may be: no deeper than what it allows, nor behind the longest

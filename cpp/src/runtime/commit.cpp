@@ -79,6 +79,25 @@ StateMoves state_moves(std::span<const ScheduledRows> items,
   return moves;
 }
 
+std::vector<std::int64_t> kept_rows(std::span<const ScheduledRows> items, const StepResult& result,
+                                    const DraftBatch& drafts) {
+  check_size(result.size(), items.size(), "results");
+  check_size(drafts.size(), items.size(), "drafts");
+  std::vector<std::int64_t> rows;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::int64_t root = first + items[i].num_rows - 1;
+    if (!result.failed(i)) {
+      for (std::int64_t row = first; row <= root; ++row) rows.push_back(row);
+    }
+    for (const std::int64_t row : result.accepted_rows(i)) {
+      if (row > 0) rows.push_back(root + row);
+    }
+    first = root + 1 + drafts[i].size();
+  }
+  return rows;
+}
+
 void commit(std::span<const ScheduledRows> items, const StepResult& result,
             std::span<const std::int64_t> drafted, ResourceManager& resources) {
   const std::size_t drafts = resources.num_drafts();

@@ -65,17 +65,18 @@ std::int64_t RolloutDrafter::rows_to_offer(const Request& request, std::int64_t 
   return end > first ? end - first + beyond : 0;
 }
 
-DraftBatch RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+DraftBatch RolloutDrafter::prepare_draft_tokens(const StepPlan& plan) {
   std::vector<bool> has_row;  // of each item, in the rollout
   std::vector<const Request*> requests;
   SamplingTable sampling;
-  for (const ScheduledRequest& item : batch.items) {
-    has_row.push_back(item.max_nodes > 0 && can_draft(*item.request));
+  for (const ScheduledRows& item : plan.items) {
+    const Request& request = request_of(item);
+    has_row.push_back(item.max_nodes > 0 && can_draft(request));
     if (!has_row.back()) continue;
-    requests.push_back(item.request);
-    sampling.add(SampledRequest::of(*item.request));
+    requests.push_back(&request);
+    sampling.add(request);
   }
-  if (requests.empty()) return DraftBatch(batch.items.size());
+  if (requests.empty()) return DraftBatch(plan.items.size());
   const auto depth_of = [this](const Request& request) {
     return std::min(needs_.max_depth, request.draft_depth());
   };
@@ -94,12 +95,12 @@ DraftBatch RolloutDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   const auto* parents = rollout.parents.const_data_ptr<std::int32_t>();
   const auto* scores = rollout.scores.const_data_ptr<float>();
   DraftBatch drafts;
-  for (std::size_t i = 0; const ScheduledRequest& item : batch.items) {
+  for (std::size_t i = 0; const ScheduledRows& item : plan.items) {
     if (!has_row[i++]) {
       drafts.append();
       continue;
     }
-    const Request& request = *item.request;
+    const Request& request = request_of(item);
     drafts.append_best({{tokens, count}, {parents, count}, {scores, count}},
                        {request.end_tokens, depth_of(request), item.max_nodes});
     tokens += count, parents += count, scores += count;

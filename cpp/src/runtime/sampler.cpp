@@ -12,9 +12,9 @@
 
 namespace trtspec {
 
-void SamplingTable::add(const SampledRequest& request) {
-  const auto rows = static_cast<std::size_t>(1 + request.draft.size());
-  const SamplingOptions& options = *request.options;
+void SamplingTable::add(const Request& request, TreeView draft) {
+  const auto rows = static_cast<std::size_t>(1 + draft.size());
+  const SamplingOptions& options = request.options;
   const auto repeat = [rows](auto& column, auto value) {
     column.insert(column.end(), rows, static_cast<decltype(column[0] + 0)>(value));
   };
@@ -24,10 +24,9 @@ void SamplingTable::add(const SampledRequest& request) {
   repeat(min_p_, options.min_p);
   repeat(seed_, options.seed);
   repeat(sample_index_, options.sample_index);
-  output_index_.push_back(request.output_index);
-  for (const std::int32_t depth : request.draft.depths()) {
-    output_index_.push_back(request.output_index + depth);
-  }
+  const std::int64_t first = request.num_output_tokens();
+  output_index_.push_back(first);
+  for (const std::int32_t depth : draft.depths()) output_index_.push_back(first + depth);
 }
 
 SamplingRows SamplingTable::view() const {
@@ -65,15 +64,18 @@ void check_logits(const at::Tensor& logits, std::int64_t rows) {
   throw std::runtime_error(message.str());
 }
 
-VerifyInputs::VerifyInputs(std::span<const SampledRequest> requests) : requests(requests.begin(), requests.end()) {
+VerifyInputs::VerifyInputs(std::span<const ScheduledRows> items, const DraftBatch& drafts)
+    : items(items) {
   starts.push_back(0);
-  for (const SampledRequest& request : requests) {
-    table.add(request);
-    tokens.push_back(0);
-    parents.push_back(-1);
-    const TreeView& draft = request.draft;
-    tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
-    for (const std::int32_t parent : draft.parents) parents.push_back(parent + 1);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].samples) {
+      const TreeView draft = drafts[i];
+      table.add(request_of(items[i]), draft);
+      tokens.push_back(0);
+      parents.push_back(-1);
+      tokens.insert(tokens.end(), draft.tokens.begin(), draft.tokens.end());
+      for (const std::int32_t parent : draft.parents) parents.push_back(parent + 1);
+    }
     starts.push_back(static_cast<std::int32_t>(tokens.size()));
   }
 }
@@ -82,10 +84,10 @@ namespace {
 
 // What the last row that was walked emits. Only a forced walk ends above a node that carries what
 // was sampled: a miss then has the lowest id that is on no child and does not end the text.
-std::int64_t bonus_token(const VerifyInputs& inputs, std::size_t request, std::int32_t last,
+std::int64_t bonus_token(const VerifyInputs& inputs, std::size_t item, std::int32_t last,
                          const std::int64_t* sampled) {
-  const auto first = std::size_t(inputs.starts[request]);
-  const auto rows = std::size_t(inputs.starts[request + 1]) - first;
+  const auto first = std::size_t(inputs.starts[item]);
+  const auto rows = std::size_t(inputs.num_rows(item));
   const auto is_child = [&](std::int64_t token) {
     for (std::size_t row = 1; row < rows; ++row) {
       if (inputs.parents[first + row] == last && inputs.tokens[first + row] == token) {
@@ -96,7 +98,7 @@ std::int64_t bonus_token(const VerifyInputs& inputs, std::size_t request, std::i
   };
   std::int64_t token = sampled[first + std::size_t(last)];
   if (!is_child(token)) return token;
-  const auto ends = inputs.requests[request].end_tokens;
+  const auto& ends = request_of(inputs.items[item]).end_tokens;
   for (token = 0; is_child(token) || std::ranges::count(ends, token) > 0;) ++token;
   return token;
 }
@@ -106,7 +108,11 @@ std::int64_t bonus_token(const VerifyInputs& inputs, std::size_t request, std::i
 StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted) {
   StepResult result;
-  for (std::size_t i = 0; i < inputs.requests.size(); ++i) {
+  for (std::size_t i = 0; i < inputs.items.size(); ++i) {
+    if (inputs.num_rows(i) == 0) {
+      result.add();
+      continue;
+    }
     const std::int32_t* path = accepted + static_cast<std::int64_t>(i) * width;
     const auto start = std::size_t(inputs.starts[i]);
     const std::int32_t walked = emitted[i];
@@ -123,9 +129,9 @@ StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
       result.tokens.push_back(inputs.tokens[start + std::size_t(path[place])]);
     }
     if (count == walked) result.tokens.push_back(bonus);
-    const SampledRequest& request = inputs.requests[i];
-    const TextEnd end =
-        text_end(std::span(result.tokens).subspan(first), request.end_tokens, request.remaining);
+    const Request& request = request_of(inputs.items[i]);
+    const TextEnd end = text_end(std::span(result.tokens).subspan(first), request.end_tokens,
+                                 request.remaining_tokens());
     result.add(end.reason);
     result.start.back() += std::int64_t(end.count);
     result.tokens.resize(first + end.count);
@@ -135,22 +141,21 @@ StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
 }
 
 StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const SampleRows& sample) {
-  const auto count = std::ssize(inputs.starts) - 1;
-  const std::int32_t* starts = inputs.starts.data();
-  check_logits(logits, inputs.table.size());
+  const std::size_t count = inputs.items.size();
   std::vector<std::int64_t> sampled(inputs.tokens.size());
-  const at::Tensor own = logits.contiguous();
-  mask_logits(own.mutable_data_ptr<float>(), own.size(0), own.size(1), inputs.mask);
-  sample(own, inputs.table.view(), sampled.data());
-
   std::int64_t width = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    width = std::max<std::int64_t>(width, starts[i + 1] - starts[i]);
+  for (std::size_t i = 0; i < count; ++i) width = std::max(width, inputs.num_rows(i));
+  if (width > 0) {
+    check_logits(logits, inputs.table.size());
+    const at::Tensor own = logits.contiguous();
+    mask_logits(own.mutable_data_ptr<float>(), own.size(0), own.size(1), inputs.mask);
+    sample(own, inputs.table.view(), sampled.data());
   }
-  std::vector<std::int32_t> accepted(static_cast<std::size_t>(count * width));
-  std::vector<std::int32_t> emitted(static_cast<std::size_t>(count));
-  if (trtspec::accept(sampled.data(), inputs.tokens.data(), inputs.parents.data(), starts,
-                      count, width, accepted.data(), emitted.data(),
+  std::vector<std::int32_t> accepted(count * static_cast<std::size_t>(width));
+  std::vector<std::int32_t> emitted(count);
+  if (trtspec::accept(sampled.data(), inputs.tokens.data(), inputs.parents.data(),
+                      inputs.starts.data(), std::int64_t(count), width, accepted.data(),
+                      emitted.data(),
                       inputs.forced.empty() ? nullptr : inputs.forced.data()) >= 0) {
     throw std::logic_error("a draft has a node before its parent");
   }

@@ -24,13 +24,13 @@ RolloutDrafter::FirstPass StateDrafter::first_pass(std::span<const Request* cons
   return pass;
 }
 
-std::vector<std::int64_t> StateDrafter::on_accepted(const ScheduledBatch& batch,
+std::vector<std::int64_t> StateDrafter::on_accepted(const StepPlan& plan,
                                                     const StepResult& result) {
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> groups;
   std::vector<at::Tensor> states;
-  for (std::int64_t first = 0; const ScheduledRequest& item : batch.items) {
-    const Request& request = *item.request;
+  for (std::int64_t first = 0; const ScheduledRows& item : plan.items) {
+    const Request& request = request_of(item);
     const std::int64_t kept = result.num_kept(lengths.size(), item.num_rows);
     at::Tensor hidden = result.hidden.narrow(0, first, kept);
     first += kept;

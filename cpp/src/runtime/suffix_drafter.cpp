@@ -69,19 +69,20 @@ DrafterNeeds SuffixDecoding::needs() const {
 SuffixDrafter::SuffixDrafter(const SuffixDecoding& config)
     : config_((config.check(), config)), needs_(config.needs()), cache_(make_cache()) {}
 
-DraftBatch SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
+DraftBatch SuffixDrafter::prepare_draft_tokens(const StepPlan& plan) {
   // All texts first: what enters the cache may take from it what others would find there.
   std::vector<std::int64_t> most;
-  for (const ScheduledRequest& item : batch.items) {
-    const std::int64_t depth = item.request->draft_depth();
+  for (const ScheduledRows& item : plan.items) {
+    const Request& request = request_of(item);
+    const std::int64_t depth = request.draft_depth();
     std::int64_t nodes = depth > 0 ? std::min(item.max_nodes, needs_.max_nodes) : 0;
     if (!config_.tree) nodes = std::min(nodes, depth);
-    if (nodes > 0) take_in(*item.request, item.request->size());
+    if (nodes > 0) take_in(request, request.size());
     most.push_back(nodes);
   }
   DraftBatch drafts;
   for (std::size_t i = 0; i < most.size(); ++i) {
-    const Request& request = *batch.items[i].request;
+    const Request& request = request_of(plan.items[i]);
     if (most[i] <= 0) {
       drafts.append();
       continue;
@@ -94,13 +95,13 @@ DraftBatch SuffixDrafter::prepare_draft_tokens(const ScheduledBatch& batch) {
   return drafts;
 }
 
-std::vector<std::int64_t> SuffixDrafter::on_accepted(const ScheduledBatch& batch,
+std::vector<std::int64_t> SuffixDrafter::on_accepted(const StepPlan& plan,
                                                      const StepResult& result) {
-  for (std::size_t i = 0; i < batch.items.size(); ++i) {
-    const ScheduledRequest& item = batch.items[i];
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const ScheduledRows& item = plan.items[i];
+    const Request& request = request_of(item);
     // A prompt chunk has taken the text to its end; a step that emits, to the newest token.
-    take_in(*item.request,
-            result.num_emitted(i) == 0 ? item.start + item.num_rows : item.request->size());
+    take_in(request, result.num_emitted(i) == 0 ? item.start + item.num_rows : request.size());
   }
   return {};
 }
@@ -113,6 +114,12 @@ void SuffixDrafter::release(std::int64_t request_id) {
 void SuffixDrafter::forget_ended() {
   if (!known_.empty()) throw std::logic_error("texts are forgotten while none is written");
   cache_ = make_cache();
+}
+
+std::vector<std::int64_t> SuffixDrafter::live_requests() const {
+  std::vector<std::int64_t> ids;
+  for (const auto& [id, known] : known_) ids.push_back(id);
+  return ids;
 }
 
 SuffixCache SuffixDrafter::make_cache() const {

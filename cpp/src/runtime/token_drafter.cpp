@@ -16,7 +16,7 @@ RolloutDrafter::FirstPass TokenDrafter::first_pass(std::span<const Request* cons
   return pass;
 }
 
-std::vector<std::int64_t> TokenDrafter::on_accepted(const ScheduledBatch& batch,
+std::vector<std::int64_t> TokenDrafter::on_accepted(const StepPlan& plan,
                                                     const StepResult&) {
   replaced_.clear();
   std::vector<std::int64_t> lengths;
@@ -24,8 +24,8 @@ std::vector<std::int64_t> TokenDrafter::on_accepted(const ScheduledBatch& batch,
   const auto group = [&](const Request& request, std::int64_t begin, std::int64_t end) {
     return rows(request, begin, known(request, begin, end));
   };
-  for (const ScheduledRequest& item : batch.items) {
-    const Request& request = *item.request;
+  for (const ScheduledRows& item : plan.items) {
+    const Request& request = request_of(item);
     const std::int64_t start = resources_.draft_committed(request);
     if (item.is_generation || !request.may_draft()) {
       const auto fed = fed_.extract(request.id);

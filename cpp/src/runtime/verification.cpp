@@ -34,17 +34,16 @@ const LogitsProcessor* RequestProcessors::of(const Request& request) {
   return &processor;
 }
 
-StepResult verify(std::span<const Request* const> requests, const DraftBatch& drafts,
+StepResult verify(std::span<const ScheduledRows> items, const DraftBatch& drafts,
                   RequestProcessors& processors, const at::Tensor& logits, Device& device) {
-  std::vector<SampledRequest> sampled;
   std::vector<const LogitsProcessor*> changes;
   bool wants_logits = false;
-  for (std::size_t i = 0; const Request* request : requests) {
-    sampled.push_back(SampledRequest::of(*request, drafts[i++]));
-    changes.push_back(processors.of(*request));
-    wants_logits = wants_logits || changes.back() || request->options.logprobs;
+  for (const ScheduledRows& item : items) {
+    const Request& request = request_of(item);
+    changes.push_back(item.samples ? processors.of(request) : nullptr);
+    wants_logits |= changes.back() || (item.samples && request.options.logprobs);
   }
-  const VerifyInputs inputs(sampled);
+  const VerifyInputs inputs(items, drafts);
   if (!wants_logits) {
     return verify(inputs, logits,
                   [&device](const at::Tensor& rows, const SamplingRows& params,
@@ -52,11 +51,10 @@ StepResult verify(std::span<const Request* const> requests, const DraftBatch& dr
   }
   check_logits(logits, inputs.table.size());
   const at::Tensor host = device.to_host(logits);
-  std::vector<at::Tensor> raw(requests.size());
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::int64_t first = inputs.starts[i], rows = inputs.starts[i + 1] - first;
-    const at::Tensor own = host.narrow(0, first, rows);
-    if (requests[i]->options.logprobs) raw[i] = at::log_softmax(own, -1);
+  std::vector<at::Tensor> raw(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const at::Tensor own = host.narrow(0, inputs.starts[i], inputs.num_rows(i));
+    if (request_of(items[i]).options.logprobs) raw[i] = at::log_softmax(own, -1);
     if (changes[i]) {
       changes[i]->apply(drafts[i], own.mutable_data_ptr<float>(), own.size(1));
     }
@@ -65,13 +63,13 @@ StepResult verify(std::span<const Request* const> requests, const DraftBatch& dr
       inputs, host, [](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
         sample(rows.const_data_ptr<float>(), rows.size(0), rows.size(1), params, ids);
       });
-  for (std::size_t i = 0; i < requests.size(); ++i) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
     if (!raw[i].defined()) continue;
     for (std::int64_t at = result.start[i]; at < result.start[i + 1]; ++at) {
       const auto place = static_cast<std::size_t>(at);
       result.logprobs[i].push_back(logprobs_at(raw[i].select(0, result.rows[place]),
                                                result.tokens[place],
-                                               *requests[i]->options.logprobs));
+                                               *request_of(items[i]).options.logprobs));
     }
   }
   return result;

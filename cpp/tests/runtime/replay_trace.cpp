@@ -35,15 +35,15 @@ class WatchedDrafter final : public trtspec::Drafter {
   const trtspec::DrafterNeeds& needs() const override { return drafter_->needs(); }
   const trtspec::ModelEngine* engine() const override { return drafter_->engine(); }
   void release(std::int64_t request_id) override { drafter_->release(request_id); }
-  std::vector<std::int64_t> on_accepted(const trtspec::ScheduledBatch& batch,
+  std::vector<std::int64_t> on_accepted(const trtspec::StepPlan& plan,
                                         const trtspec::StepResult& result) override {
-    return drafter_->on_accepted(batch, result);
+    return drafter_->on_accepted(plan, result);
   }
 
-  trtspec::DraftBatch prepare_draft_tokens(const trtspec::ScheduledBatch& batch) override {
+  trtspec::DraftBatch prepare_draft_tokens(const trtspec::StepPlan& plan) override {
     std::vector<Value> items, preempted, target_blocks, draft_blocks, drafts;
-    for (const trtspec::ScheduledRequest& item : batch.items) {
-      const trtspec::Request& request = *item.request;
+    for (const trtspec::ScheduledRows& item : plan.items) {
+      const trtspec::Sequence& request = *item.sequence;
       items.push_back(std::vector<Value>{request.id, item.start, item.num_rows,
                                          item.is_generation, item.max_nodes, item.samples});
       target_blocks.push_back(Value::of(resources_.target_block_table(request)));
@@ -51,13 +51,13 @@ class WatchedDrafter final : public trtspec::Drafter {
         draft_blocks.push_back(Value::of(resources_.draft_block_table(request)));
       }
     }
-    for (const trtspec::Request* request : batch.preempted) preempted.emplace_back(request->id);
+    for (const trtspec::Sequence* request : plan.preempted) preempted.emplace_back(request->id);
     seen_["items"] = std::move(items);
     seen_["preempted"] = std::move(preempted);
     seen_["target_blocks"] = std::move(target_blocks);
     seen_["draft_blocks"] = std::move(draft_blocks);
     seen_["drafts"] = std::vector<Value>{};
-    trtspec::DraftBatch drafted = drafter_->prepare_draft_tokens(batch);
+    trtspec::DraftBatch drafted = drafter_->prepare_draft_tokens(plan);
     for (std::size_t i = 0; i < drafted.size(); ++i) {
       const trtspec::TreeView tree = drafted[i];
       drafts.push_back(std::vector<Value>{Value::of(tree.tokens), Value::of(tree.parents)});

@@ -2,6 +2,8 @@
 #include <ATen/ops/full.h>
 
 #include <limits>
+#include <span>
+#include <trtspec/runtime/commit.hpp>
 #include <trtspec/runtime/packing.hpp>
 #include <trtspec/runtime/rollout_drafter.hpp>
 #include <trtspec/runtime/sampler.hpp>
@@ -67,7 +69,7 @@ void test_pack_refuses_what_does_not_fit() {
   CHECK_EQ(none.logits_rows.size(0), 0);
 }
 
-Request request_of(double temperature) {
+Request request_with(double temperature) {
   Request request = Request::create(1, Tokens{1, 2}, {.temperature = temperature, .top_k = -1,
                                                       .seed = -5, .stop_token_ids = {}}, 20);
   request.tokens.push_back(3);
@@ -76,10 +78,10 @@ Request request_of(double temperature) {
 
 void test_sampling_table() {
   trtspec::SamplingTable table;
-  const Request request = request_of(0.5);
+  const Request request = request_with(0.5);
   const Tree tree{{4, 5, 6}, {-1, 0, -1}};
-  table.add(trtspec::SampledRequest::of(request, tree));
-  table.add(trtspec::SampledRequest::of(request));
+  table.add(request, tree);
+  table.add(request);
   CHECK_EQ(table.size(), 5);
   const trtspec::SamplingColumns columns = table.columns();
   CHECK_EQ(columns.size(), 7u);
@@ -93,12 +95,15 @@ void test_sampling_table() {
 void test_verify() {
   trtspec::HostDevice device;
   trtspec::RequestProcessors processors;
-  // Two requests, greedy: the first one's rows say 4, 5, 6 and 7; the second has one row.
-  const Request first = request_of(0.0);
-  const Request second = request_of(0.0);
-  const Request* requests[] = {&first, &second};
+  // Greedy: the first one's rows say 4, 5, 6 and 7; the last has one row, and between them one is in
+  // the middle of its prompt.
+  Request first = request_with(0.0), middle = request_with(0.0), last = request_with(0.0);
+  const std::vector<trtspec::ScheduledRows> requests = {{&first, 2, 1, true, 3, true},
+                                                        {&middle, 0, 2, false, 0, false},
+                                                        {&last, 2, 1, true, 0, true}};
   trtspec::DraftBatch drafts;
   drafts.append(Tree{{9, 4, 5}, {-1, -1, 1}});
+  drafts.append();
   drafts.append();
   at::Tensor logits = at::full({5, 10}, 0.0, at::kFloat);
   float* rows = logits.mutable_data_ptr<float>();
@@ -107,11 +112,12 @@ void test_verify() {
     rows[row * 10 + std::size_t(said[row])] = 1.0f;
   }
   trtspec::StepResult result = trtspec::verify(requests, drafts, processors, logits, device);
-  CHECK(result.start == (Tokens{0, 3, 4}));
+  CHECK(result.start == (Tokens{0, 3, 3, 4}));
   CHECK(result.rows == (Tokens{0, 2, 3, 0}));
   CHECK(result.tokens == (Tokens{4, 5, 7, 3}));
-  CHECK(!result.failed(0) && !result.failed(1));
-  CHECK(result.num_kept(0, 1) == 3 && result.num_kept(1, 1) == 1);
+  CHECK(!result.failed(0) && !result.failed(1) && !result.failed(2));
+  CHECK(result.num_kept(0, 1) == 3 && result.num_kept(1, 2) == 2 && result.num_kept(2, 1) == 1);
+  CHECK(trtspec::kept_rows(requests, result, drafts) == (Tokens{0, 2, 3, 4, 5, 6}));
 
   rows[10] = std::numeric_limits<float>::quiet_NaN();  // a row beside the path
   CHECK(!trtspec::verify(requests, drafts, processors, logits, device).failed(0));
@@ -120,8 +126,12 @@ void test_verify() {
   CHECK(!result.failed(0) && result.rows == Tokens(2, 0) && result.tokens == (Tokens{4, 3}));
   rows[0] = std::numeric_limits<float>::quiet_NaN();  // the first
   result = trtspec::verify(requests, drafts, processors, logits, device);
-  CHECK(result.failed(0) && result.tokens == Tokens{3} && !result.failed(1));
+  CHECK(result.failed(0) && result.tokens == Tokens{3} && !result.failed(2));
   CHECK(result.num_kept(0, 1) == 0);
+  CHECK(trtspec::kept_rows(requests, result, drafts) == (Tokens{4, 5, 6}));
+  const auto chunk = std::span(requests).subspan(1, 1);  // of it nothing is sampled
+  result = trtspec::verify(chunk, trtspec::DraftBatch(1), processors, at::Tensor(), device);
+  CHECK(result.start == (Tokens{0, 0}) && !result.failed(0) && result.num_kept(0, 2) == 2);
 
   CHECK_THROWS(trtspec::verify(requests, drafts, processors, logits.narrow(0, 0, 4), device));
   CHECK_THROWS(trtspec::verify(requests, drafts, processors, logits.to(at::kDouble), device));

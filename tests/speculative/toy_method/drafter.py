@@ -49,13 +49,12 @@ class ToyDrafter(RolloutDrafter):
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
-        super().release(request_id)
         self._states.pop(request_id, None)
         self._failures.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:
-        return super().live_requests | self._states.keys() | self._failures.keys()
+        return self._states.keys() | self._failures.keys()
 
     def _can_draft(self, request: Request) -> bool:
         is_patient = not self._patience or self._failures.get(request.id, 0) < self._patience

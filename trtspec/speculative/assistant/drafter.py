@@ -57,13 +57,12 @@ class AssistantDrafter(RolloutDrafter):
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
-        super().release(request_id)
         self._states.pop(request_id, None)
         self._places.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:
-        return super().live_requests | self._states.keys()
+        return self._states.keys()
 
     def _can_draft(self, request: Request) -> bool:
         return request.id in self._states

@@ -43,12 +43,11 @@ class MedusaDrafter(RolloutDrafter):
         return [()] * len(batch.items)
 
     def release(self, request_id: int) -> None:
-        super().release(request_id)
         self._states.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:
-        return super().live_requests | self._states.keys()
+        return self._states.keys()
 
     def _can_draft(self, request: Request) -> bool:
         return request.id in self._states

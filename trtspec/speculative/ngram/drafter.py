@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import Any
+
+import torch
 
 from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.draft_batch import DraftBatch
-from trtspec.speculative.ngram.indexes import NgramIndexes
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 
 class NGramDrafter(Drafter):
-    """Drafter over `NgramIndexes`; no model, no cache."""
+    """The drafter of both step loops (cpp/include/trtspec/runtime/ngram_drafter.hpp), which reads
+    texts where they are; no model, no cache.
+
+    An index has all n-grams of a request's text, for n in [min_ngram, max_ngram]. Drafted is what
+    followed the most recent earlier occurrence of the longest suffix that it has, up to a token
+    that ends the text; nothing without an occurrence. Where the text ends before that, the draft is
+    continued from itself, as a text that repeats would go on.
+    """
 
     def __init__(self, config: NGramDecodingConfig) -> None:
         self.needs = self.needs_of(config)
-        self._indexes = NgramIndexes(config.min_ngram, config.max_ngram)
-        self._known: dict[int, int] = {}  # request id -> tokens of its text that are indexed
+        sizes = config.max_draft_len, config.min_ngram, config.max_ngram
+        drafter: Any = torch.classes.trtspec.NGramDrafter(*sizes)
+        # Looking the methods up costs as much as much of what they do.
+        self._prepare, self._release = drafter.prepare, drafter.release
+        self._live_requests = drafter.live_requests
 
     @staticmethod
     def needs_of(config: NGramDecodingConfig) -> DrafterNeeds:
@@ -26,18 +39,7 @@ class NGramDrafter(Drafter):
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         """A chain of at most max_nodes tokens for each item."""
-        requests = [item.request for item in batch.items]
-        counts, tokens = [], []
-        for item, request in zip(batch.items, requests, strict=True):
-            count = min(item.max_nodes, self.needs.max_nodes, request.draft_depth)
-            counts.append(count)
-            tokens.append(request.tokens[self._known.get(request.id, 0) :] if count > 0 else [])
-            if count > 0:
-                self._known[request.id] = len(request.tokens)
-        if max(counts, default=0) <= 0:
-            return DraftBatch.none(len(requests))
-        ends = [request.end_tokens for request in requests]
-        return self._indexes.draft([request.id for request in requests], tokens, counts, ends)
+        return DraftBatch(self._prepare(batch.table))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Nothing to do: an index catches up when it is next asked."""
@@ -45,9 +47,8 @@ class NGramDrafter(Drafter):
 
     def release(self, request_id: int) -> None:
         """Drop the request's index; unknown ids are ignored."""
-        if self._known.pop(request_id, None) is not None:
-            self._indexes.release(request_id)
+        self._release(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
-        return self._known.keys()
+        return set(self._live_requests())

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <trtspec/draft_batch.hpp>
 #include <trtspec/resource_manager.hpp>
 #include <trtspec/runtime/step_result.hpp>
 #include <trtspec/scheduler.hpp>
@@ -48,6 +49,10 @@ Moves compaction(std::span<const ScheduledRows> items, const StepResult& result,
 StateMoves state_moves(std::span<const ScheduledRows> items,
                        std::span<const ScheduledState> states, const StepResult& result,
                        std::span<const std::int64_t> nodes);
+// Where the rows that stay lie among all that the step fed, `drafts` among them: of each item, those
+// of its text, then accepted nodes.
+std::vector<std::int64_t> kept_rows(std::span<const ScheduledRows> items, const StepResult& result,
+                                    const DraftBatch& drafts);
 // Moves the counters of all caches to the rows that stay, and offers blocks that are full for reuse.
 // drafted: rows in the drafts' caches, one item behind the other.
 void commit(std::span<const ScheduledRows> items, const StepResult& result,

@@ -3,9 +3,10 @@
 
 #include <cstdint>
 #include <trtspec/draft_batch.hpp>
-#include <trtspec/runtime/batch.hpp>
 #include <trtspec/runtime/model_engine.hpp>
+#include <trtspec/runtime/request.hpp>
 #include <trtspec/runtime/step_result.hpp>
+#include <trtspec/scheduler.hpp>
 #include <vector>
 
 namespace trtspec {
@@ -31,14 +32,14 @@ class Drafter {
   virtual ~Drafter() = default;
 
   virtual const DrafterNeeds& needs() const = 0;
-  // The draft nodes of batch.items, in their order: of each at most its max_nodes, none deeper than
+  // The draft nodes of plan.items, in their order: of each at most its max_nodes, none deeper than
   // draft_depth().
-  virtual DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) = 0;
-  // What became of batch.items, in their order; prefill chunks come here too. Called after the
+  virtual DraftBatch prepare_draft_tokens(const StepPlan& plan) = 0;
+  // What became of plan.items, in their order; prefill chunks come here too. Called after the
   // request's tokens were extended and before finished requests are released. Returns for each item
   // how many rows of its draft cache are valid now: no fewer than before, at most start +
   // num_kept (the target's committed length to be); nothing without a draft cache.
-  virtual std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+  virtual std::vector<std::int64_t> on_accepted(const StepPlan& plan,
                                                 const StepResult& result) = 0;
   // Forgets a finished, aborted or preempted request; unknown ids are ignored.
   virtual void release(std::int64_t request_id) = 0;
@@ -52,10 +53,10 @@ class Drafter {
 class NoDrafter final : public Drafter {
  public:
   const DrafterNeeds& needs() const override { return needs_; }
-  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override {
-    return DraftBatch(batch.items.size());
+  DraftBatch prepare_draft_tokens(const StepPlan& plan) override {
+    return DraftBatch(plan.items.size());
   }
-  std::vector<std::int64_t> on_accepted(const ScheduledBatch&, const StepResult&) override {
+  std::vector<std::int64_t> on_accepted(const StepPlan&, const StepResult&) override {
     return {};
   }
   void release(std::int64_t) override {}

@@ -71,10 +71,9 @@ class Executor {
   void release_metrics(std::int64_t request_id) { metrics_.release(request_id); }
 
  private:
-  std::vector<StepOutput> run(const ScheduledBatch& batch, std::span<const ScheduledRows> items);
-  std::vector<StepOutput> conclude(const ScheduledBatch& batch, const DraftBatch& drafts,
+  std::vector<StepOutput> run(const StepPlan& plan);
+  std::vector<StepOutput> conclude(std::span<const ScheduledRows> items, const DraftBatch& drafts,
                                    StepResult& result);
-  void emit(Request& request, StepOutput& output);
   void forget(Request& request);
 
   ModelEngine& target_;

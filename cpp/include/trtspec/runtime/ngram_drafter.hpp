@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string_view>
-#include <trtspec/ngram_indexes.hpp>
+#include <trtspec/ngram_index.hpp>
 #include <trtspec/runtime/drafter.hpp>
+#include <vector>
 
 namespace trtspec {
 
@@ -14,7 +16,7 @@ struct NGramOptions {
   std::int32_t max_ngram;
 };
 
-// NgramIndexes as a drafter; no model, no cache.
+// Over an NgramIndex of each request, from its first draft on; no model, no cache.
 class NGramDrafter final : public Drafter {
  public:
   static constexpr std::string_view kMethod = "ngram";
@@ -23,14 +25,16 @@ class NGramDrafter final : public Drafter {
   explicit NGramDrafter(const NGramOptions& options);
 
   const DrafterNeeds& needs() const override { return needs_; }
-  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override;
-  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+  DraftBatch prepare_draft_tokens(const StepPlan& plan) override;
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
                                         const StepResult& result) override;
-  void release(std::int64_t request_id) override { indexes_.release(request_id); }
+  void release(std::int64_t request_id) override { indexes_.erase(request_id); }
+  std::vector<std::int64_t> live_requests() const;
 
  private:
+  NGramOptions options_;
   DrafterNeeds needs_;
-  NgramIndexes indexes_;
+  std::map<std::int64_t, NgramIndex> indexes_;
 };
 
 }  // namespace trtspec

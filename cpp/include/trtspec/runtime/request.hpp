@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <trtspec/logits_processor.hpp>
+#include <trtspec/scheduler.hpp>
 #include <trtspec/sequence.hpp>
 #include <trtspec/text_end.hpp>
 #include <vector>
@@ -59,5 +60,10 @@ struct Request : Sequence {
 
   bool is_finished() const { return finish_reason != FinishReason::none; }
 };
+
+// Schedulers of both step loops are given requests, and nothing else.
+inline Request& request_of(const ScheduledRows& item) {
+  return static_cast<Request&>(*item.sequence);
+}
 
 }  // namespace trtspec

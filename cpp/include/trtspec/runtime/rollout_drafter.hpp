@@ -44,7 +44,7 @@ struct RolloutShape {
 class RolloutDrafter : public Drafter {
  public:
   const DrafterNeeds& needs() const override { return needs_; }
-  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override;
+  DraftBatch prepare_draft_tokens(const StepPlan& plan) override;
   const ModelEngine* engine() const override { return &engine_; }
 
  protected:
@@ -90,7 +90,7 @@ class TokenDrafter final : public RolloutDrafter {
                double p_min = 0.0)
       : RolloutDrafter(engine, resources, shape.needs(), p_min) {}
 
-  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
                                         const StepResult& result) override;
   void release(std::int64_t request_id) override { fed_.erase(request_id); }
 
@@ -126,7 +126,7 @@ class StateDrafter final : public RolloutDrafter {
   StateDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
       : RolloutDrafter(engine, resources, shape.needs()) {}
 
-  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
                                         const StepResult& result) override;
   void release(std::int64_t request_id) override;
 

@@ -5,39 +5,24 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <span>
+#include <trtspec/draft_batch.hpp>
 #include <trtspec/logits_mask.hpp>
 #include <trtspec/runtime/model_engine.hpp>
 #include <trtspec/runtime/request.hpp>
 #include <trtspec/runtime/step_result.hpp>
 #include <trtspec/sampling.hpp>
+#include <trtspec/scheduler.hpp>
 #include <vector>
 
 namespace trtspec {
-
-// A request whose rows are to be sampled: its options, which of its output tokens the root's row
-// emits (0 is the first), and its draft, if it has one. end_tokens, remaining: where its text ends,
-// see `text_end`. What it points to must live as long as it is asked about.
-struct SampledRequest {
-  const SamplingOptions* options;
-  std::int64_t output_index;
-  TreeView draft = {};
-  std::span<const std::int64_t> end_tokens = {};
-  std::int64_t remaining = std::numeric_limits<std::int64_t>::max();
-
-  static SampledRequest of(const Request& request, TreeView draft = {}) {
-    return {&request.options, request.num_output_tokens(), draft, request.end_tokens,
-            request.remaining_tokens()};
-  }
-};
 
 // The parameters of rows that are to be sampled, a value a row. A row of output index i draws the
 // noise of the request's output token i.
 class SamplingTable {
  public:
   // Appends the request's root row and one row per node of its draft.
-  void add(const SampledRequest& request);
+  void add(const Request& request, TreeView draft = {});
 
   std::int64_t size() const { return static_cast<std::int64_t>(seed_.size()); }
   // Valid until the next change.
@@ -58,18 +43,21 @@ class SamplingTable {
 // The sampling values of requests whose tokens nobody asks for.
 SamplingColumns greedy_sampling(std::int64_t count);
 
-// What is asked of the rows of several requests, which lie one behind the other, the root of each
-// first.
+// What is asked of the rows of a step's items, which lie one behind the other: of each that samples
+// its root, then the nodes of its draft; of the others none.
 struct VerifyInputs {
   SamplingTable table;
   std::vector<std::int64_t> tokens;   // of each row; 0 for roots
   std::vector<std::int32_t> parents;  // the parent's row in its request; -1 for roots
-  std::vector<std::int32_t> starts;   // the first row of each request, and the number of rows
-  std::vector<SampledRequest> requests;
-  std::vector<std::int32_t> forced;  // of each request, see `accept`; empty: of none
+  std::vector<std::int32_t> starts;   // the first row of each item, and the number of rows
+  std::span<const ScheduledRows> items;
+  std::vector<std::int32_t> forced;  // of each item, see `accept`; empty: of none
   LogitsMask mask;                   // of the rows; what it points to must live as long
 
-  explicit VerifyInputs(std::span<const SampledRequest> requests);
+  // The items are the caller's, and live as long as this.
+  VerifyInputs(std::span<const ScheduledRows> items, const DraftBatch& drafts);
+
+  std::int64_t num_rows(std::size_t item) const { return starts[item + 1] - starts[item]; }
 };
 
 // Writes what every row of logits emits; see `sample` of sampling.hpp.
@@ -80,14 +68,14 @@ using SampleRows =
 // torch knows.
 void check_logits(const at::Tensor& logits, std::int64_t rows);
 
-// What walks say of every request: sampled [R], of each row; accepted [J, width], the rows of a
-// request's path; emitted [J], how long it is. See `accept` of acceptance.hpp.
+// What walks say of every item: sampled [R], of each row; accepted [B, width], the rows of its path;
+// emitted [B], how long it is. See `accept` of acceptance.hpp.
 StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted);
 
-// Samples every row and walks every request's draft. logits f32 [R, V] holds the rows that are asked
+// Samples every row and walks every item's draft. logits f32 [R, V] holds the rows that are asked
 // about; a mask changes them in place. Throws std::runtime_error for logits of another shape or
-// dtype, or that are not on the host.
+// dtype, or that are not on the host; where no item samples, none are looked at.
 StepResult verify(const VerifyInputs& inputs, const at::Tensor& logits, const SampleRows& sample);
 
 }  // namespace trtspec

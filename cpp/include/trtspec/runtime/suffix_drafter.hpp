@@ -6,6 +6,7 @@
 #include <string_view>
 #include <trtspec/runtime/drafter.hpp>
 #include <trtspec/suffix_cache.hpp>
+#include <vector>
 
 namespace trtspec {
 
@@ -37,11 +38,13 @@ class SuffixDrafter final : public Drafter {
   explicit SuffixDrafter(const SuffixDecoding& config);
 
   const DrafterNeeds& needs() const override { return needs_; }
-  DraftBatch prepare_draft_tokens(const ScheduledBatch& batch) override;
-  std::vector<std::int64_t> on_accepted(const ScheduledBatch& batch,
+  DraftBatch prepare_draft_tokens(const StepPlan& plan) override;
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
                                         const StepResult& result) override;
   void release(std::int64_t request_id) override;
   void forget_ended() override;
+  std::vector<std::int64_t> live_requests() const;
+  SuffixCache& cache() { return cache_; }
 
  private:
   SuffixCache make_cache() const;

@@ -28,12 +28,12 @@ class RequestProcessors {
   std::map<std::int64_t, LogitsProcessor> processors_;
 };
 
-// Has every row of the requests and their drafts, a tree each, sampled by their options, and walks
-// every draft.
+// Has the rows of the items that sample and of their drafts sampled by their requests' options, and
+// walks every draft.
 // logits f32 [R, V] are where `device` samples; if a request changes them or asks for log
 // probabilities, all come to the host and are changed in place there. Throws std::runtime_error for
 // logits of another shape or dtype.
-StepResult verify(std::span<const Request* const> requests, const DraftBatch& drafts,
+StepResult verify(std::span<const ScheduledRows> items, const DraftBatch& drafts,
                   RequestProcessors& processors, const at::Tensor& logits, Device& device);
 
 }  // namespace trtspec

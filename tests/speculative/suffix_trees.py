@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trtspec.ops import native  # noqa: F401  registers the class
-from trtspec.ops.draft_batch import DraftBatch
+from trtspec.speculative.suffix.drafter import SuffixSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,6 @@ class SuffixDraft:
     match_len: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SuffixCacheSizes:
-    """Active requests, responses kept, their tokens, and the bytes of everything."""
-
-    num_active: int
-    num_cached: int
-    num_cached_tokens: int
-    memory_bytes: int
-
-
 class SuffixCache:
     """A local tree for each active request (its whole text) and a global one of all responses.
 
@@ -63,11 +53,10 @@ class SuffixCache:
 
     def __init__(self, max_depth: int, max_requests: int, max_tokens: int) -> None:
         cache: Any = torch.classes.trtspec.SuffixCache(max_depth, max_requests, max_tokens)
-        # Looking the methods up costs as much as much of what they do.
         self._is_active, self._start, self._stop = cache.is_active, cache.start, cache.stop
         self._append_prompt = cache.append_prompt
         self._append_response = cache.append_response
-        self._speculate, self._draft = cache.speculate, cache.draft
+        self._speculate = cache.speculate
         self._evict, self._sizes = cache.evict, cache.sizes
 
     def start(self, request_id: int) -> None:
@@ -95,22 +84,6 @@ class SuffixCache:
         drafts = self._speculate(request_ids, max_tokens, o.factor, o.offset, o.min_prob, o.tree)
         return _split(*drafts)
 
-    def draft(
-        self,
-        request_ids: Sequence[int],
-        max_nodes: Sequence[int],
-        ends: Sequence[Sequence[int]],
-        max_depths: Sequence[int],
-        options: SuffixOptions,
-    ) -> DraftBatch:
-        """The drafts of `speculate` for the items of a step; requests with ``max_nodes[i]`` of 0
-        may be inactive. A node's score is the ln of its probability times m / (m + 1): how far a
-        match is to be believed grows with its length m. Left out are ``ends[i]`` with all that
-        follows, and nodes deeper than ``max_depths[i]``."""
-        o = options
-        of_options = o.factor, o.offset, o.min_prob, o.tree
-        return DraftBatch(self._draft(request_ids, max_nodes, ends, max_depths, *of_options))
-
     def stop(self, request_id: int) -> None:
         """Drop the local tree, keep the response if it has tokens; requests that are not active
         are ignored."""
@@ -121,8 +94,8 @@ class SuffixCache:
         return bool(self._evict(request_id))
 
     @property
-    def sizes(self) -> SuffixCacheSizes:
-        return SuffixCacheSizes(*self._sizes())
+    def sizes(self) -> SuffixSizes:
+        return SuffixSizes(*self._sizes())
 
 
 def _split(
