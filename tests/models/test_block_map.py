@@ -15,6 +15,7 @@ from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.layer import Layers, LayerSpec
+from trtspec.config.mixers.gated_delta import GatedDeltaSpec
 from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.config.mixers.mamba2 import Mamba2Spec
 from trtspec.config.model import ModelConfig

@@ -75,10 +75,11 @@ def mamba2_reference(
     wide = torch.promote_types(xbc.dtype, torch.float32)
     inner, heads = gate.shape[1], dt.shape[1]
     shared = (xbc.shape[1] - inner) // 2
-    x, b, c = xbc.to(wide).split([inner, shared, shared], dim=1)
-    x = x.unflatten(1, (heads, -1))
+    x, b, c = torch.split(xbc.to(wide), [inner, shared, shared], dim=1)
+    x = torch.unflatten(x, 1, (heads, -1))
     b, c = (
-        each.unflatten(1, (groups, -1)).repeat_interleave(heads // groups, 1) for each in (b, c)
+        torch.unflatten(each, 1, (groups, -1)).repeat_interleave(heads // groups, 1)
+        for each in (b, c)
     )
     steps = softplus(dt.to(wide) + dt_bias.to(wide)).clamp(*limits)
     decay = torch.exp(-a_log.to(wide).exp() * steps)

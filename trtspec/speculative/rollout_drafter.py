@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Self
 
 from torch import Tensor
@@ -115,12 +115,11 @@ class CachedRolloutDrafter(RolloutDrafter):
         """What it needs for a config."""
 
     def release(self, request_id: int) -> None:
-        super().release(request_id)
         self._over.discard(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
-        return super().live_requests | self._over
+        return self._over
 
     def _is_over(self, request: Request) -> bool:
         if not super()._is_over(request):

@@ -149,12 +149,13 @@ class StateDrafter(CachedRolloutDrafter):
         return lengths
 
     def release(self, request_id: int) -> None:
+        super().release(request_id)
         self._pending.pop(request_id, None)
         self._fed.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:
-        return self._pending.keys() | self._fed.keys()
+        return super().live_requests | self._pending.keys() | self._fed.keys()
 
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
         """Rows start .. start + count - 1 of the draft cache, each with the token after its

@@ -82,11 +82,12 @@ class TokenDrafter(CachedRolloutDrafter):
         return lengths
 
     def release(self, request_id: int) -> None:
+        super().release(request_id)
         self._fed.pop(request_id, None)
 
     @property
     def live_requests(self) -> Set[int]:
-        return self._fed.keys()
+        return super().live_requests | self._fed.keys()
 
     def _group(self, request: Request, start: int, end: int) -> RowGroup:
         tokens = self._known(request.tokens[start:end])

@@ -86,7 +86,7 @@ class Mamba2(nn.Module):
 
     def _norm_groups(self, y: Tensor) -> Tensor:
         weights = self.norm.weight.view(self.groups, -1)
-        return rms_norm(y.unflatten(1, (self.groups, -1)), weights, self.norm.eps).flatten(1)
+        return rms_norm(torch.unflatten(y, 1, (self.groups, -1)), weights, self.norm.eps).flatten(1)
 
     def _walk(self, gate: Tensor, xbc: Tensor, dt: Tensor, cache: Cache, walk: StateWalk) -> Tensor:
         tail, inputs, state, steps = cache
