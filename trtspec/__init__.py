@@ -13,9 +13,12 @@ from trtspec.version import __version__
 if TYPE_CHECKING:
     from trtspec.backends.tensorrt.options import TensorRTConfig
     from trtspec.config.cuda_graph import CudaGraphConfig
+    from trtspec.config.guided_decoding import GuidedDecodingParams
+    from trtspec.config.guided_decoding import GuidedDecodingParams as StructuredOutputsParams
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
     from trtspec.errors import TrtspecError
+    from trtspec.executor.logits_processor import LogitsProcessor
     from trtspec.llmapi.engines import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
@@ -56,9 +59,11 @@ __all__ = [
     "Eagle3DecodingConfig",
     "EagleDecodingConfig",
     "ExtractHiddenStatesConfig",
+    "GuidedDecodingParams",
     "HybridDecodingConfig",
     "JetSpecDecodingConfig",
     "KvCacheConfig",
+    "LogitsProcessor",
     "MTPDecodingConfig",
     "MedusaDecodingConfig",
     "MtpDecodingConfig",
@@ -70,6 +75,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SelfDecodingConfig",
+    "StructuredOutputsParams",
     "SuffixDecodingConfig",
     "TensorRTConfig",
     "TrtspecError",
@@ -84,7 +90,9 @@ _HOMES = {
     "RequestOutput": "trtspec.llmapi.outputs",
     "SamplingParams": "trtspec.config.sampling",
     "CudaGraphConfig": "trtspec.config.cuda_graph",
+    "GuidedDecodingParams": "trtspec.config.guided_decoding",
     "KvCacheConfig": "trtspec.config.kv",
+    "LogitsProcessor": "trtspec.executor.logits_processor",
     "AssistantDecodingConfig": "trtspec.speculative.assistant.options",
     "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
     "DDTreeDecodingConfig": "trtspec.speculative.block.ddtree",
@@ -108,8 +116,12 @@ _HOMES = {
     "TensorRTConfig": "trtspec.backends.tensorrt.options",
     "TrtspecError": "trtspec.errors",
 }
-_SPELLINGS = {"MTPDecodingConfig": "MtpDecodingConfig", "PARDDecodingConfig": "PardDecodingConfig"}
-"""As TensorRT-LLM writes them."""
+_SPELLINGS = {
+    "MTPDecodingConfig": "MtpDecodingConfig",
+    "PARDDecodingConfig": "PardDecodingConfig",
+    "StructuredOutputsParams": "GuidedDecodingParams",
+}
+"""As TensorRT-LLM and vLLM write them."""
 
 
 def __getattr__(name: str) -> Any:

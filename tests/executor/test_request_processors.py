@@ -59,11 +59,11 @@ class Text:
         self.processors = RequestProcessors()
         self.request = Request.create(3, prompt, params, 0, 10_000, eos_token_ids=EOS)
         self.processors.begin(self.request)
-        self.processors.of(self.request)
+        self.processors.informed(self.request)
 
     def grow(self, tokens: list[int]) -> None:
         self.request.tokens.extend(tokens)
-        self.processors.of(self.request)
+        self.processors.informed(self.request)
 
     def change(self, logits: torch.Tensor, tree: TokenTree) -> None:
         item = ScheduledRequest(self.request, len(self.request.tokens) - 1, 1, True, 9, True)
@@ -109,7 +109,7 @@ def test_each_row_equals_the_naive_text(
         path = list(tree.path_tokens(row - 1)) if row else []
         expected = naive(logits[row], params, prompt, output + path)
         np.testing.assert_array_equal(rows[row].numpy(), expected)
-    if not text.processors.of(text.request):
+    if not text.processors.informed(text.request):
         np.testing.assert_array_equal(rows.numpy(), logits)
 
 
@@ -154,7 +154,7 @@ def test_many_distinct_tokens() -> None:
 )
 def test_needed(options: dict[str, Any], needed: bool) -> None:
     text = Text(SamplingParams(**options), [1])
-    assert bool(text.processors.of(text.request)) is needed
+    assert bool(text.processors.informed(text.request)) is needed
     assert text.processors.live_requests == ({text.request.id} if needed else set())
     text.processors.release(text.request.id)
     assert not text.processors.live_requests

@@ -29,7 +29,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
     ("field", "value"),
     [
         ("echo", True), ("best_of", 3), ("suffix", "end"), ("use_beam_search", True),
-        ("prompt_logprobs", 1), ("guided_json", {}), ("response_format", {"type": "json_object"}),
+        ("prompt_logprobs", 1), ("guided_json", 3), ("response_format", {"type": "yaml"}),
         ("truncate_prompt_tokens", 4), ("prompt_embeds", "AAAA"), ("logprobs", 21),
         ("stream_options", {"include_usage": True}), ("temprature", 0.5), ("max_tokens", 0),
         ("max_tokens", "5"), ("n", 0), ("n", 10_000), ("temperature", -1), ("seed", 2**70),

@@ -36,6 +36,7 @@ PLACES = {
     "onnxscript": "trtspec/backends/onnx/",
     "tensorrt": "trtspec/backends/tensorrt/",
     "tensorrt_rtx": "trtspec/backends/tensorrt/",
+    "llguidance": "trtspec/guided/compiler.py",
     "modelopt": "trtspec/train/",
     "fastapi": "trtspec/serve/",
     "prometheus_client": "trtspec/serve/",

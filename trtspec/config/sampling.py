@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtspec.config.guided_decoding import GuidedDecodingParams
 from trtspec.config.strict import Foreign, from_dict, strict_config
 from trtspec.errors import RequestError
 
@@ -17,9 +18,9 @@ MIN_TEMPERATURE = 1e-5
 MAX_TEMPERATURE = 1e6
 
 _BEAM = "beam search is not offered; every sequence is sampled on its own (use `n`)"
-_GUIDED = "guided (grammar) decoding is not offered"
+_GUIDED = "write guided_decoding={'json': ...}, with the key of its kind"
 _LOGITS_OUT = "only the log probabilities of sampled tokens are returned (`logprobs`)"
-_PROCESSOR = "user code inside the sampler is not offered (see `logit_bias`, `bad_words`)"
+_PROCESSOR = "give functions (output_ids, logits) -> logits as `logits_processors`"
 
 _FOREIGN: dict[str, Foreign] = {
     "best_of": Foreign(
@@ -33,9 +34,6 @@ _FOREIGN: dict[str, Foreign] = {
     "beam_search_diversity_rate": Foreign(_BEAM, (None, 0, 0.0)),
     "length_penalty": Foreign(_BEAM, (None, 1, 1.0)),
     "early_stopping": Foreign(_BEAM, (None, False, 1)),
-    "guided_decoding": Foreign(_GUIDED, (None,)),
-    "structured_outputs": Foreign(_GUIDED, (None,)),
-    "guided_decoding_params": Foreign(_GUIDED, (None,)),
     **dict.fromkeys(
         ("json_schema", "regex", "ebnf", "structural_tag", "guided_json", "guided_regex"),
         Foreign(_GUIDED, (None,)),
@@ -54,7 +52,6 @@ _FOREIGN: dict[str, Foreign] = {
     "skip_clone": Foreign("options are never changed", (None, False, True)),
     "return_generation_logits": Foreign(_LOGITS_OUT),
     "logits_processor": Foreign(_PROCESSOR, (None,)),
-    "logits_processors": Foreign(_PROCESSOR, (None, [], ())),
     "apply_batched_logits_processor": Foreign(_PROCESSOR),
     "allowed_token_ids": Foreign("give `logit_bias` or `bad_words` instead", (None,)),
     "embedding_bias": Foreign("give `logit_bias` instead", (None,)),
@@ -85,6 +82,9 @@ _ALIASES = {
     "max_new_tokens": "max_tokens",
     "min_length": "min_tokens",
     "random_seed": "seed",
+    "structured_outputs": "guided_decoding",
+    "guided_decoding_params": "guided_decoding",
+    "thinking_token_budget": "thinking_budget",
 }
 
 
@@ -137,6 +137,11 @@ class SamplingParams:
     detokenize: False returns token ids only; stop strings then cannot be given.
     speculative: ``{"num_speculative_tokens": K}``: this request's drafts are at most K deep, 0 or
         None: none; left out, as deep as the engine's. The text is the same.
+    guided_decoding: what the text must look like, see `GuidedDecodingParams`; it says itself where
+        the text may end. thinking_budget: most tokens between <think> and </think>; then the latter
+        is forced. logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with
+        the prompt's ids first, of nothing but these; or objects of `LogitsProcessor`, of which each
+        sequence gets a copy. None of the three changes with drafts, nor switches them off.
     """
 
     max_tokens: int | None = 32
@@ -161,6 +166,9 @@ class SamplingParams:
     skip_special_tokens: bool = True
     detokenize: bool = True
     speculative: RequestSpeculation | None = None
+    guided_decoding: GuidedDecodingParams | None = None
+    thinking_budget: int | None = None
+    logits_processors: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -197,6 +205,17 @@ class SamplingParams:
             )
         if self.logprobs is not None:
             _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.thinking_budget is not None:
+            _within("thinking_budget", self.thinking_budget, 0, 2**31 - 1)
+        for given in self.logits_processors:
+            if not callable(given) and not callable(getattr(given, "extend", None)):
+                raise RequestError(f"logits_processors holds {given!r:.80}; {_PROCESSOR}")
+        if self.guided_decoding is not None and (self.ignore_eos or self.min_tokens):
+            option = "ignore_eos=True" if self.ignore_eos else f"min_tokens={self.min_tokens}"
+            raise RequestError(
+                f"{option} cannot be kept with guided decoding, which says itself where the text "
+                "may end; leave it out"
+            )
         # One spelling inside: a set "off" value, ids as ints, single strings as tuples.
         object.__setattr__(self, "top_k", max(self.top_k, 0))
         object.__setattr__(self, "logit_bias", _token_biases(self.logit_bias))

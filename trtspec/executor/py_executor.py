@@ -268,11 +268,11 @@ class PyExecutor:
         if result.failed(i):
             request.finish_reason = "error"
             where = f"at output token {request.num_output_tokens}"
-            error = EngineError(
+            unusable = EngineError(
                 f"the model returned no usable logits {where} (NaN, or every token excluded); "
                 "check the checkpoint and the request's bans, or use dtype float32"
             )
-            return StepOutput(request, error=error)
+            return StepOutput(request, error=self._sampler.fault(request.id) or unusable)
         tokens = result.emitted(i)
         if not tokens:  # its newest token was not fed yet
             return StepOutput(request)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
+from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.bans import BadWords, MinTokens
 from trtspec.executor.logit_bias import LogitBias
 from trtspec.executor.logits_mask import LogitsMask, columns_of
@@ -14,17 +18,36 @@ from trtspec.executor.logits_processor import LogitsProcessor
 from trtspec.executor.penalties import Penalties
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
+from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import mask_logits
 from trtspec.ops.tree import TokenTree
 
+T = TypeVar("T")
+_NOTHING: Sequence[int] = ()
+
 
 @dataclass
 class _Own:
-    """The processors of a request, and how much of its text they have taken in."""
+    """The processors of a request, and how much of its text they have taken in. fault: the error of
+    one; none is asked any more then, and no token may come."""
 
     processors: tuple[LogitsProcessor, ...]
     num_tokens: int = 0
+    fault: TrtspecError | None = None
+
+    def guarded(self, act: Callable[[], T], otherwise: T) -> T:
+        """What ``act`` returns. Its error is the request's alone, which has ``otherwise`` then."""
+        if self.fault is not None:
+            return otherwise
+        try:
+            return act()
+        except TrtspecError as error:
+            self.fault = error
+        except Exception as error:
+            logger.exception("a logits processor failed")
+            self.fault = EngineError(f"a logits processor failed: {error!r}")
+        return otherwise
 
 
 @dataclass(frozen=True)
@@ -32,18 +55,26 @@ class LogitsChange:
     """What happens to the logits of one request's rows, in the order of its processors; the masks
     were made before there were logits."""
 
+    own: _Own
     tree: TokenTree
     parts: Sequence[tuple[LogitsProcessor, LogitsMask | None]]
 
     @property
     def masks(self) -> Sequence[LogitsMask] | None:
         """All of it, if that is masks alone; None: a processor has to see the logits."""
+        if self.own.fault is not None:
+            return [_none_may_come(1 + len(self.tree))]
         if any(_sees_logits(processor) for processor, _ in self.parts):
             return None
         return [mask for _, mask in self.parts if mask is not None]
 
     def apply(self, logits: Tensor) -> None:
         """Change the request's ``logits [1 + n, V]`` in place."""
+        self.own.guarded(lambda: self._apply(logits), None)
+        if self.own.fault is not None:
+            logits.fill_(-torch.inf)
+
+    def _apply(self, logits: Tensor) -> None:
         rows, vocab_size = logits.shape
         for processor, mask in self.parts:
             masks = [] if mask is None else [(slice(0, rows), mask)]
@@ -52,6 +83,10 @@ class LogitsChange:
                 on_device = [x.to(logits.device) for x in columns if x is not None]
                 mask_logits(logits, columns.replaced(on_device))
             processor.apply(logits, self.tree)
+
+
+def _none_may_come(rows: int) -> LogitsMask:
+    return LogitsMask(allowed=torch.zeros(rows, 0, dtype=torch.int32))
 
 
 def _sees_logits(processor: LogitsProcessor) -> bool:
@@ -71,29 +106,22 @@ class RequestProcessors:
         if processors:
             self._requests[request.id] = _Own(processors)
 
-    def of(self, request: Request) -> tuple[LogitsProcessor, ...]:
-        """The request's processors, which know its text. None: its logits stay as they are."""
-        own = self._requests.get(request.id)
-        if own is None:
-            return ()
-        if own.num_tokens < len(request.tokens):
-            new = request.tokens[own.num_tokens :]
-            own.num_tokens = len(request.tokens)
-            for processor in own.processors:
-                processor.extend(new)
-        return own.processors
-
     def changes(self, plan: StepPlan, drafts: DraftBatch) -> list[LogitsChange | None]:
         """What will happen to the logits of each item that samples and of its drafts; None:
         nothing."""
         if not self._requests:
             return [None] * len(plan.items)
         return [
-            LogitsChange(drafts[i], [(p, p.mask(drafts[i])) for p in processors])
-            if item.samples and (processors := self.of(item.request))
+            self._change(own, drafts[i])
+            if item.samples and (own := self.informed(item.request)) is not None
             else None
             for i, item in enumerate(plan.items)
         ]
+
+    def fault(self, request_id: int) -> TrtspecError | None:
+        """Why a processor lets no token of the request come any more; None: they do their work."""
+        own = self._requests.get(request_id)
+        return None if own is None else own.fault
 
     def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
         """The drafts of a step without what processors never let come. Where they force more tokens
@@ -102,12 +130,17 @@ class RequestProcessors:
         for i, item in enumerate(plan.items if self._requests else ()):
             if not item.max_nodes:
                 continue
-            request = item.request
-            for processor in self.of(request):
-                tree = processor.prune(shaped.get(i, drafts[i]))
-                most = min(item.max_nodes, max_depth, request.draft_depth)
-                forced = TokenTree.chain(processor.forced()[:most]).without(request.end_tokens)
-                shaped[i] = forced if len(forced) > tree.max_depth else tree
+            own, request = self.informed(item.request), item.request
+            if own is None:
+                continue
+            most = min(item.max_nodes, max_depth, request.draft_depth)
+            tree = drafts[i]
+            for processor in own.processors:
+                tree = own.guarded(partial(processor.prune, tree), tree)
+                said = own.guarded(processor.forced, _NOTHING)
+                forced = TokenTree.chain(said[:most]).without(request.end_tokens)
+                tree = forced if len(forced) > tree.max_depth else tree
+            shaped[i] = tree
         if all(tree is drafts[i] for i, tree in shaped.items()):
             return drafts
         made = DraftBatch.of([shaped.get(i, tree) for i, tree in enumerate(drafts)])
@@ -121,6 +154,20 @@ class RequestProcessors:
     def live_requests(self) -> Set[int]:
         """The ids of requests that something is kept of."""
         return self._requests.keys()
+
+    def informed(self, request: Request) -> _Own | None:
+        """The request's processors, which know its text. None: its logits stay as they are."""
+        own = self._requests.get(request.id)
+        if own is not None and own.num_tokens < len(request.tokens):
+            new = request.tokens[own.num_tokens :]
+            own.num_tokens = len(request.tokens)
+            for processor in own.processors:
+                own.guarded(partial(processor.extend, new), None)
+        return own
+
+    def _change(self, own: _Own, tree: TokenTree) -> LogitsChange:
+        masks = [own.guarded(partial(p.mask, tree), None) for p in own.processors]
+        return LogitsChange(own, tree, list(zip(own.processors, masks, strict=True)))
 
 
 def _made_for(request: Request) -> tuple[LogitsProcessor, ...]:

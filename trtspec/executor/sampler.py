@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.staging import Staging
+from trtspec.errors import TrtspecError
 from trtspec.executor import sampling_rows
 from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.logits_mask import columns_of
@@ -68,6 +69,10 @@ class Sampler:
             return _decided(plan, drafts, hidden, outputs, raw)
         logits, hidden = target.forward(packed)
         return self._verify(plan, drafts, changes, logits, hidden)
+
+    def fault(self, request_id: int) -> TrtspecError | None:
+        """See `RequestProcessors.fault`."""
+        return self._processors.fault(request_id)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""

@@ -16,7 +16,7 @@ from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.pair import check_draft_depth
 from trtspec.builder.target_drafts import TargetDrafts
-from trtspec.builder.tokenizer import further_ends, tokenizer_folder
+from trtspec.builder.tokenizer import further_ends
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
@@ -26,15 +26,16 @@ from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.admission import admission_order
 from trtspec.executor.request import Request
 from trtspec.executor.stopping import StopChecker
+from trtspec.guided.guides import Guides
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
 from trtspec.llmapi.engines import check_engine, plan_engine
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.options import LLMConfig
-from trtspec.llmapi.outputs import Acceptance, CompletionOutput, EngineLoad, RequestOutput
+from trtspec.llmapi.outputs import CompletionOutput, EngineLoad, RequestOutput, acceptance_of
 from trtspec.llmapi.peer_options import part_speculation
 from trtspec.llmapi.priorities import read_priorities
 from trtspec.llmapi.process import check_process, claim_process
-from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, load_tokenizer
+from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, tokenizer_of
 from trtspec.llmapi.runtime import open_runtime
 from trtspec.llmapi.worker import LiveSequence, Worker
 from trtspec.log import progress, progress_shown
@@ -88,11 +89,11 @@ class LLM:
             drafts = find_drafts(engine, wanted, at_hand)
             for draft in drafts:
                 draft.tell_doubts(path / draft.folder)
-            tokenizer = _tokenizer(config, path / TOKENIZER_FOLDER)
+            tokenizer = tokenizer_of(config, path / TOKENIZER_FOLDER)
         else:
             plan = plan_engine(path, config, wanted)
             wanted = plan.speculation
-            tokenizer = _tokenizer(config, path)  # before a build, which would be for nothing
+            tokenizer = tokenizer_of(config, path)  # before a build, which would be for nothing
             with progress_shown(config.verbose):
                 folder = cached_engine(plan)
             engine = EngineConfig.read(folder)
@@ -109,6 +110,7 @@ class LLM:
         # Others are never said, and no row of logits has a place for them.
         self._ends = tuple(token for token in ends if token < engine.target.vocab_size)
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
+        self._guides = Guides(tokenizer, engine.target.vocab_size, self._ends)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
         order = admission_order(config.scheduling_policy)
@@ -257,6 +259,16 @@ class LLM:
         """
         return self._prompts.chat(messages, options)
 
+    def prepare(self, sampling_params: SamplingParams) -> None:
+        """Do what options need that may take a while, so that a later request with them starts at
+        once: compile their grammar, which is kept.
+
+        Raises:
+            RequestError: it is no grammar, or exceeds a limit.
+            ConfigError: the package that reads grammars is missing.
+        """
+        self._guides.prepare(sampling_params)
+
     @property
     def fault(self) -> TrtspecError | None:
         """Why this LLM can serve nothing any more, or None while it can."""
@@ -309,7 +321,9 @@ class LLM:
         self._worker.check()
         handles, sequences = [], []
         for prompt, options, priority in zip(prompts, params, priorities, strict=True):
-            output = RequestOutput(next(self._ids), None, [], [], acceptance=self._judged(options))
+            output = RequestOutput(
+                next(self._ids), None, [], [], acceptance=acceptance_of(self.speculation, options)
+            )
             handle = GenerationHandle(output, streaming, self._worker.abort)
             try:
                 sequences += self._sequences(prompt, options, priority, output, handle)
@@ -335,6 +349,7 @@ class LLM:
         output.prompt, output.prompt_token_ids = self._prompts.read(prompt)
         params = self._prompts.resolve(params)
         eos = () if params.ignore_eos else self._ends
+        ends = (*eos, *params.stop_token_ids)
         seed = params.seed
         if seed is None:
             seed = self._random.getrandbits(63) if self._random else draw_seed()
@@ -349,6 +364,7 @@ class LLM:
                 max_seq_len=self.limits.max_seq_len,
                 sample_index=index,
                 eos_token_ids=eos,
+                processors=self._guides.processors(params, output.prompt_token_ids, ends),
                 priority=priority,
                 max_draft_len=params.max_draft_len(self._deepest_drafts),
             )
@@ -357,15 +373,6 @@ class LLM:
             output.outputs.append(completion)
             sequences.append(LiveSequence(request, stop, completion, output, handle))
         return sequences
-
-    def _judged(self, params: SamplingParams) -> Acceptance:
-        """The rule that judges the drafts of a request."""
-        if self.speculation is None:
-            return "lossless"
-        if self.speculation.simulate_acceptance is not None:
-            return "simulated"
-        is_lossy = self.speculation.typical_acceptance is not None and params.temperature > 0.0
-        return "lossy_typical" if is_lossy else "lossless"
 
     @staticmethod
     def _params_for(
@@ -386,12 +393,3 @@ class LLM:
                 "or one for each"
             )
         return list(params)
-
-
-def _tokenizer(config: LLMConfig, folder: Path) -> Any:
-    """The tokenizer in ``folder``, or another that was asked for; None if it is skipped."""
-    if config.skip_tokenizer_init:
-        return None
-    return load_tokenizer(
-        folder if config.tokenizer is None else tokenizer_folder(config.tokenizer)
-    )

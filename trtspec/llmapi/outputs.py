@@ -6,11 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, TypeAlias, overload
 
+from trtspec.config.decoding import DecodingConfig
+from trtspec.config.sampling import SamplingParams
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.step_result import TokenLogprobs
 
 Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
+
+
+def acceptance_of(speculation: DecodingConfig | None, params: SamplingParams) -> Acceptance:
+    """The rule that decides on the drafts of a request."""
+    if speculation is None:
+        return "lossless"
+    if speculation.simulate_acceptance is not None:
+        return "simulated"
+    is_lossy = speculation.typical_acceptance is not None and params.temperature > 0.0
+    return "lossy_typical" if is_lossy else "lossless"
 
 
 _SHOWN = 8

@@ -42,7 +42,7 @@ _COMPILED = "engines are compiled ahead of time, always"
 _BEAM = "beam search is not offered"
 _ADAPTERS = "adapters are not offered"
 _TEXT = "only text is offered"
-_GUIDED = "guided (grammar) decoding is not offered"
+_GUIDED = "grammars are read by llguidance; a request says its own, as SamplingParams"
 _NO_SWAP = "a request that loses its blocks is computed again, nothing is swapped"
 _ONE_LEVEL = "weights and caches lie on the engine's device; give 0"
 _FIGURES = "figures are always kept: ask `get_metrics()`, or the server's /metrics"
@@ -171,7 +171,7 @@ FOREIGN: Mapping[str, Foreign] = {
     "is_embedding": Foreign("only text generation is offered"),
     **_each(
         "guided_decoding_backend guided_decoding_config structured_outputs_config grammar_backend",
-        Foreign(_GUIDED, (None,)),
+        Foreign(_GUIDED, (None, "auto", "llguidance", "guidance")),
     ),
     **_each("logits_processors batched_logits_processor", Foreign(_REQUESTS, (None, []))),
     **_each("generation_config override_generation_config", Foreign(_REQUESTS, (None, "vllm", {}))),

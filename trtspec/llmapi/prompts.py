@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, SupportsIndex, TypeAlias
 
-from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer
+from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer, tokenizer_folder
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
 from trtspec.executor.token_decoder import TokenDecoder
@@ -17,6 +17,7 @@ from trtspec.llmapi.chat import in_form, written_as_a_list
 from trtspec.llmapi.chat_options import split_options, with_variables
 from trtspec.llmapi.chat_template import ChatTemplate, choose_template
 from trtspec.llmapi.conversation import check_conversation, in_known_roles, uncommon_role
+from trtspec.llmapi.options import LLMConfig
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 
@@ -34,6 +35,14 @@ def load_tokenizer(source: str | Path) -> Any:
             "checkpoint, give tokenizer=<folder>, or pass skip_tokenizer_init=True and token ids"
         )
     return read_tokenizer(folder)
+
+
+def tokenizer_of(config: LLMConfig, folder: Path) -> Any:
+    """The tokenizer in ``folder``, or another that was asked for; None if it is skipped."""
+    if config.skip_tokenizer_init:
+        return None
+    asked = config.tokenizer
+    return load_tokenizer(folder if asked is None else tokenizer_folder(asked))
 
 
 def is_single_prompt(prompts: Any) -> bool:

@@ -120,15 +120,21 @@ class TokenTree:
         """Without the nodes that carry one of `tokens`, and their descendants. Verifying a token
         that ends the text gains nothing: its parent's own row already says whether it comes."""
         kept: list[int] = []
-        place = {-1: -1}  # of the nodes that are kept, among these
+        reached = {-1}
         for node, parent in enumerate(self.parents.tolist()):
-            if parent in place and self.tokens[node] not in tokens:
-                place[node] = len(kept)
+            if parent in reached and self.tokens[node] not in tokens:
+                reached.add(node)
                 kept.append(node)
-        if len(kept) == len(self):
+        return self.only(kept)
+
+    def only(self, nodes: Sequence[int]) -> TokenTree:
+        """These nodes alone, in ascending order; the parent of each is among them, or the root."""
+        if len(nodes) == len(self):
             return self
-        parents = [place[parent] for parent in self.parents[kept].tolist()]
-        return TokenTree(self.tokens[kept], parents, self.scores[kept])
+        place = {-1: -1} | {node: i for i, node in enumerate(nodes)}
+        own = list(nodes)
+        parents = [place[parent] for parent in self.parents[own].tolist()]
+        return TokenTree(self.tokens[own], parents, self.scores[own])
 
     def path(self, node: int) -> tuple[int, ...]:
         """Nodes from a child of the root down to `node`, inclusive; () for the root, -1."""

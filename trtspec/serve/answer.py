@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.log import logger
 from trtspec.serve.engine import Engine
@@ -50,12 +51,14 @@ class Answer(Response):
         service: Service,
         engine: Engine,
         submit: Callable[[], list[GenerationHandle]],
+        params: SamplingParams,
         sequences: int,
         payloads: Payloads,
         wishes: Wishes,
     ) -> None:
         super().__init__()
-        self._service, self._engine, self._submit = service, engine, submit
+        self._service, self._engine = service, engine
+        self._submit, self._params = submit, params
         self._sequences, self._payloads, self._wishes = sequences, payloads, wishes
         self._num_finished = 0
         self._num_sent = 0  # tokens
@@ -94,7 +97,7 @@ class Answer(Response):
 
     async def _serve(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
         with self._service.gate.enter(self._sequences):
-            handles = await self._engine.start(self._submit)
+            handles = await self._engine.start(self._submit, self._params)
             try:
                 if self._wishes.stream:
                     await self._stream(handles, send)

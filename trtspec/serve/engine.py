@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.llm import LLM
 from trtspec.serve.errors import CONTEXT_LENGTH_EXCEEDED, ApiError
@@ -18,7 +19,8 @@ class Engine:
     """Starts requests without blocking the event loop.
 
     Prompts are tokenised in one thread beside the loop: in order of arrival, and a long one delays
-    nobody's stream.
+    nobody's stream. Grammars are compiled in another before that, so that they delay no prompt
+    without one.
     """
 
     def __init__(self, llm: LLM) -> None:
@@ -27,6 +29,7 @@ class Engine:
         self.fingerprint = f"trtspec-{__version__}-{llm.config.fingerprints['engine'][:12]}"
         self._max_chars = llm.limits.max_seq_len * longest_token(llm.tokenizer)
         self._intake = ThreadPoolExecutor(1, "trtspec-intake")
+        self._grammars = ThreadPoolExecutor(1, "trtspec-grammars")
 
     def check_lengths(self, prompts: Iterable[str | Sequence[int]], param: str) -> None:
         """ApiError (400) for a prompt that cannot fit, whatever its tokens; so nobody's giant text
@@ -43,14 +46,20 @@ class Engine:
                     param,
                 )
 
-    async def start(self, submit: Callable[[], list[GenerationHandle]]) -> list[GenerationHandle]:
-        """Run `submit` in the intake thread. If the caller is cancelled meanwhile, what was started
-        is aborted.
+    async def start(
+        self, submit: Callable[[], list[GenerationHandle]], params: SamplingParams
+    ) -> list[GenerationHandle]:
+        """Run `submit` in the intake thread, once what ``params`` ask for is prepared. If the
+        caller is cancelled meanwhile, what was started is aborted.
 
         Raises:
             RequestError, EngineError: from `submit`.
+            RequestError, ConfigError: from `LLM.prepare`.
         """
-        started = asyncio.get_running_loop().run_in_executor(self._intake, submit)
+        loop = asyncio.get_running_loop()
+        if params.guided_decoding is not None:
+            await loop.run_in_executor(self._grammars, self.llm.prepare, params)
+        started = loop.run_in_executor(self._intake, submit)
         try:
             return await asyncio.shield(started)
         except asyncio.CancelledError:
@@ -59,7 +68,8 @@ class Engine:
 
     def close(self) -> None:
         """Abort what runs and stop the threads."""
-        self._intake.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._grammars, self._intake):
+            threads.shutdown(wait=False, cancel_futures=True)
         self.llm.shutdown()
 
 

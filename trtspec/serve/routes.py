@@ -140,7 +140,7 @@ def _answer(
     )
     request_id = Trace.of(request.scope).request_id
     built = payloads(request_id, model, engine.fingerprint, engine.tokens, params.n)
-    return Answer(service, engine, submit, num_prompts * params.n, built, wishes)
+    return Answer(service, engine, submit, params, num_prompts * params.n, built, wishes)
 
 
 def _timeout(request: Request, limit: float | None) -> float | None:

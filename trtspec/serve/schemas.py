@@ -44,7 +44,8 @@ class _Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return unsupported.without_unsupported(data, cls.model_fields, cls.foreign)
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        return unsupported.without_unsupported(data, known, cls.foreign)
 
 
 class StreamOptions(_Body):
@@ -60,6 +61,45 @@ class Speculative(_Body):
     """num_speculative_tokens: the depth of this request's drafts; 0 or null: none."""
 
     num_speculative_tokens: Annotated[Integer, Field(ge=0, lt=2**31)] | None
+
+
+class JsonSchemaFormat(_Body):
+    """OpenAI's: `strict` or not, the answer keeps to the schema."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(_Body):
+    """What the answer looks like."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> ResponseFormat:
+        if self.type == "json_schema" and (
+            self.json_schema is None or self.json_schema.schema_ is None
+        ):
+            raise ValueError("type=json_schema needs `json_schema` with a `schema`")
+        if self.type == "structural_tag" and (self.structures is None or self.triggers is None):
+            raise ValueError("type=structural_tag needs `structures` and `triggers`")
+        return self
+
+    @property
+    def guided_decoding(self) -> dict[str, Any] | None:
+        """As `SamplingParams` takes it; None: any text."""
+        if self.type == "json_schema":
+            assert self.json_schema is not None
+            return {"json": self.json_schema.schema_}
+        if self.type == "structural_tag":
+            tag = {"structures": self.structures, "triggers": self.triggers}
+            return {"structural_tag": tag}
+        return {"json_object": True} if self.type == "json_object" else None
 
 
 class _Generation(_Body):
@@ -90,6 +130,13 @@ class _Generation(_Body):
     user: str | None = None
     return_spec_tokens_details: bool | None = None
     speculative: Speculative | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Field(fail_fast=True, max_length=1024)] | None = None
+    guided_grammar: str | None = None
+    thinking_budget: Annotated[Integer, Field(ge=0, lt=2**31)] | None = None
 
     @model_validator(mode="after")
     def _only_streams_have_stream_options(self) -> _Generation:
@@ -106,13 +153,25 @@ class _Generation(_Body):
         options = self.stream_options
         return bool(options and options.include_usage and options.continuous_usage_stats)
 
+    @property
+    def guided_decoding(self) -> dict[str, Any] | None:
+        """What the fields for it ask for together; `GuidedDecodingParams` refuses more than one."""
+        asked = self.response_format.guided_decoding if self.response_format is not None else None
+        asked = {**(asked or {}), **(self.structured_outputs or {})}
+        for kind in ("json", "regex", "choice", "grammar"):
+            value = getattr(self, f"guided_{kind}")
+            if value is not None:
+                asked[f"guided_{kind}"] = value
+        return asked or None
+
     def sampling(self, **others: Any) -> SamplingParams:
         """The sampling options; RequestError for a value that cannot be honoured."""
         names = (
             "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids",
             "max_tokens", "min_tokens", "presence_penalty", "frequency_penalty",
             "repetition_penalty", "logit_bias", "bad_words", "ignore_eos",
-            "include_stop_str_in_output", "skip_special_tokens",
+            "include_stop_str_in_output", "skip_special_tokens", "guided_decoding",
+            "thinking_budget",
         )  # fmt: skip
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.speculative is not None:

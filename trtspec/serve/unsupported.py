@@ -11,7 +11,6 @@ from typing import Any
 from trtspec.config.strict import Foreign, nearest
 from trtspec.llmapi.chat import PART_REMAINS
 
-_GUIDED = "guided (grammar) decoding is not offered"
 _TOOLS = "tool calls are not offered"
 _BEAM = "beam search is not offered; use `n`"
 _AUDIO = "only text is offered"
@@ -23,11 +22,6 @@ _SAMPLING: dict[str, Foreign] = {
     "use_beam_search": Foreign(_BEAM),
     "length_penalty": Foreign(_BEAM, (None, 1, 1.0)),
     "prompt_logprobs": Foreign(_PROMPT, (None,)),
-    "guided_json": Foreign(_GUIDED),
-    "guided_regex": Foreign(_GUIDED),
-    "guided_choice": Foreign(_GUIDED),
-    "guided_grammar": Foreign(_GUIDED),
-    "structured_outputs": Foreign(_GUIDED),
     "logits_processors": Foreign(_PROCESSOR, (None, [])),
     "allowed_token_ids": Foreign("give `logit_bias` or `bad_words` instead"),
     "truncate_prompt_tokens": Foreign("shorten the prompt before the call"),
@@ -48,10 +42,8 @@ COMPLETION: Mapping[str, Foreign] = _SAMPLING | {
     "echo": Foreign("outputs never repeat the prompt"),
     "suffix": Foreign("text is only continued, not filled in", (None,)),
     "prompt_embeds": Foreign("a prompt is text or token ids"),
-    "response_format": Foreign(_GUIDED, (None, {"type": "text"})),
 }
 CHAT: Mapping[str, Foreign] = _SAMPLING | {
-    "response_format": Foreign(_GUIDED, (None, {"type": "text"})),
     "tools": Foreign(_TOOLS, (None, [])),
     "tool_choice": Foreign(_TOOLS, (None, "none", "auto")),
     "parallel_tool_calls": Foreign(_TOOLS, (None, True, False)),

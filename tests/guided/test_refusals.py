@@ -1,0 +1,99 @@
+"""Grammars that are none, or too much, fail their request alone, and say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec import GuidedDecodingParams, SamplingParams
+from trtspec.config.guided_decoding import MAX_GRAMMAR_CHARS, MAX_SCHEMA_NESTING
+from trtspec.errors import RequestError
+
+from ..llmapi.conftest import TextModel, text_model
+
+__all__ = ["text_model"]
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(depth // 2):  # two brackets a level
+        schema = {"type": "array", "items": schema, "maxItems": 1, "x": [1]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "exactly one of"),
+        ({"regex": "a", "choice": ["b"]}, "regex and choice"),
+        ({"json": "{"}, "is no JSON"),
+        ({"json": "3"}, "must be a JSON object"),
+        ({"json": 3}, "must be a mapping"),
+        ({"json": {"enum": ["x" * MAX_GRAMMAR_CHARS]}}, f"at most {MAX_GRAMMAR_CHARS}"),
+        ({"json": "[" * 10_000}, f"at most {MAX_SCHEMA_NESTING}"),
+        ({"json": {"a": nested(400)}}, f"at most {MAX_SCHEMA_NESTING}"),
+        ({"choice": []}, "is empty"),
+        ({"regex": ""}, "is empty"),
+        ({"backend": "xgrammar", "regex": "a"}, "llguidance"),
+        ({"regexp": "a"}, "did you mean `regex`"),
+    ],
+)
+def test_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        GuidedDecodingParams(**options)
+
+
+@pytest.mark.parametrize("option", [{"ignore_eos": True}, {"min_tokens": 3}])
+def test_what_contradicts_an_end_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="says itself where the text may end"):
+        SamplingParams(guided_decoding={"regex": "a"}, **option)
+
+
+def _object(name: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: {"type": "string"}}}
+
+
+BAD: list[dict[str, Any]] = [
+    {"json": {"type": "objekt"}},
+    {"json": {"type": "object", "unevaluatedProperties": False}},
+    {"json": {"$ref": "#/$defs/nowhere"}},
+    {"json": {"type": "integer", "minimum": 5, "maximum": 3}},
+    {"json": {"type": "string", "pattern": "(?=look)x"}},
+    {"regex": "(a"},
+    {"regex": "(?<=a)b"},
+    {"json": {"allOf": [{"anyOf": [_object(f"{i}{j}") for j in range(6)]} for i in range(8)]}},
+    {"grammar": "root ::= undefined"},
+    {"grammar": "start: )"},
+    {"structural_tag": {"structures": [{"begin": "<a>", "schema": {}, "end": ""}]}},
+    {"structural_tag": {"structures": [{"schema": {}}], "triggers": ["<"]}},
+    {"structural_tag": {"structures": [{"begin": "<a>", "schema": {}}], "triggers": ["b"]}},
+]
+
+
+def test_a_bad_grammar_fails_its_request_alone(text_model: TextModel) -> None:
+    wishes = [SamplingParams(max_tokens=4)]
+    wishes += [SamplingParams(max_tokens=4, guided_decoding=bad) for bad in BAD]
+    with text_model.open("ngram") as llm:
+        fine, *refused = llm.generate(["the cat"] * len(wishes), wishes, use_tqdm=False)
+        expected = llm.generate("the cat", wishes[0])
+    assert fine.outputs[0].token_ids == expected.outputs[0].token_ids
+    for bad, output in zip(BAD, refused, strict=True):
+        assert isinstance(output.error, RequestError), (bad, output.outputs[0].text)
+
+
+def test_a_grammar_that_blows_up_ends_its_text_alone(text_model: TextModel) -> None:
+    """It is compiled as the text needs it; a budget of work ends it, on every machine alike."""
+    blows_up = {"regex": "((a{1,100}){1,100}){1,100}"}
+    wishes = [SamplingParams(max_tokens=40, guided_decoding=blows_up), SamplingParams(max_tokens=5)]
+    with text_model.open("ngram") as llm:
+        failed, fine = llm.generate(["the cat", "the mat"], wishes, use_tqdm=False)
+    assert isinstance(failed.error, RequestError) and "cannot go on" in str(failed.error)
+    assert set(failed.outputs[0].text) <= {"a"} and len(fine.outputs[0].token_ids) == 5
+
+
+def test_schemas_as_deep_as_the_limit_are_compiled(text_model: TextModel) -> None:
+    schema = nested(MAX_SCHEMA_NESTING - 2)
+    params = SamplingParams(max_tokens=3, guided_decoding={"json": schema})
+    with text_model.open() as llm:
+        assert llm.generate("the cat", params).outputs[0].text.startswith("[")

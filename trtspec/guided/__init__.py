@@ -1,0 +1,1 @@
+"""Processors of logits that follow a text: grammars, thinking budgets, code of users."""

@@ -1,0 +1,77 @@
+"""GrammarCompiler: grammars over one tokenizer, compiled once each."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from trtspec.config.guided_decoding import GuidedDecodingParams
+from trtspec.errors import RequestError
+from trtspec.guided.grammar import grammar_of
+from trtspec.optional import import_optional
+
+_KEPT = 64
+"""Compiled grammars: a service has few schemas, and one takes up to some megabytes."""
+
+_LIMITS = {"initial_lexer_fuel": 2_000_000, "max_lexer_states": 50_000, "verbose_errors": False}
+"""About 40 ms of building a regex, and 100 MB of its states: what needs more blows up. They count
+work, not time, so that the same grammar is refused on every machine."""
+
+
+class GrammarCompiler:
+    """Makes matchers; safe to call from any thread. The library and the tokenizer's vocabulary are
+    loaded at the first call."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, ends: Sequence[int]) -> None:
+        """``ends``: the ids that end a text."""
+        self._tokenizer, self._vocab_size, self._ends = tokenizer, vocab_size, list(ends)
+        self._lock = threading.Lock()
+        self._vocabulary: Any = None
+        self._compiled: OrderedDict[GuidedDecodingParams, Any] = OrderedDict()
+
+    def matcher(self, params: GuidedDecodingParams) -> Any:
+        """A new matcher (of llguidance) at the beginning of a text.
+
+        Raises:
+            ConfigError: the library is not installed.
+            RequestError: the grammar is not one, or exceeds a limit; there is no tokenizer, or one
+                that the library cannot read.
+        """
+        library = import_optional("llguidance", "guided decoding", "trtspec[grammar]")
+        with self._lock:
+            compiled = self._compiled.get(params)
+            if compiled is not None:
+                self._compiled.move_to_end(params)
+            vocabulary = self._vocabulary = self._vocabulary or self._read_vocabulary()
+        if compiled is None:
+            # Outside of the lock: others need not wait for a slow grammar.
+            limits = library.LLParserLimits(**_LIMITS)
+            compiled = library.LLMatcher(
+                vocabulary, grammar_of(params, library), log_level=0, limits=limits
+            )
+            if compiled.is_error():
+                raise RequestError(f"the grammar is refused: {compiled.get_error():.500}")
+            with self._lock:
+                self._compiled[params] = compiled
+                while len(self._compiled) > _KEPT:
+                    self._compiled.popitem(last=False)
+        return compiled.deep_copy()
+
+    def _read_vocabulary(self) -> Any:
+        if self._tokenizer is None:
+            raise RequestError("guided decoding needs a tokenizer, but none was loaded")
+        if not self._ends:
+            raise RequestError(
+                "guided decoding needs a token that ends the text, and this model names none"
+            )
+        hf = import_optional("llguidance.hf", "guided decoding", "trtspec[grammar]")
+        size = max(self._vocab_size, len(self._tokenizer))
+        try:
+            return hf.from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._ends)
+        except Exception as error:
+            raise RequestError(
+                f"guided decoding cannot read this tokenizer ({error}); it must have a "
+                "tokenizer.json"
+            ) from error

@@ -1,0 +1,112 @@
+"""GrammarProcessor: keeps the text of a request within a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtspec.errors import RequestError
+from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.ops.logits_mask import BITS
+from trtspec.ops.tree import TokenTree
+
+
+class GrammarProcessor(LogitsProcessor):
+    """A matcher that stands behind the output, and walks a draft's tree for the masks of its rows.
+
+    What a row allows is a function of the tokens before it, so drafts change no text. Where the
+    grammar lets a text end, all tokens that end this request are allowed. ``begins_after``: before
+    this token has come anything may.
+    """
+
+    def __init__(
+        self,
+        matcher: Any,
+        vocab_size: int,
+        num_prompt_tokens: int,
+        end_tokens: Sequence[int],
+        begins_after: int | None = None,
+    ) -> None:
+        self._matcher = matcher
+        self._begins_after = begins_after
+        self._words = -(-vocab_size // BITS)
+        self._prompt_left = num_prompt_tokens
+        self._end_tokens = frozenset(end_tokens)
+        self._end_bits = _bits(end_tokens, self._words)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        skipped = min(self._prompt_left, len(tokens))
+        self._prompt_left -= skipped
+        for token in tokens[skipped:]:
+            if self._begins_after is not None:
+                if token == self._begins_after:
+                    self._begins_after = None
+            elif token not in self._end_tokens and not self._matcher.consume_token(token):
+                raise self._failure()
+
+    def mask(self, tree: TokenTree) -> LogitsMask:
+        allowed = torch.full((1 + len(tree), self._words), -1, dtype=torch.int32)
+        if self._begins_after is None:
+            self._fill(allowed[0])
+        for node, is_bound in self._walk(tree):
+            if is_bound:
+                self._fill(allowed[1 + node])
+        return LogitsMask(allowed=allowed)
+
+    def prune(self, tree: TokenTree) -> TokenTree:
+        return tree.only(sorted(node for node, _ in self._walk(tree)))
+
+    def forced(self, tokens: Sequence[int] = ()) -> Sequence[int]:
+        if self._begins_after is not None:
+            return ()
+        count = self._matcher.try_consume_tokens(list(tokens))
+        found: list[int] = self._matcher.compute_ff_tokens() if count == len(tokens) else []
+        self._matcher.rollback(count)
+        return found
+
+    def _walk(self, tree: TokenTree) -> Iterator[tuple[int, bool]]:
+        """The nodes that may come, each while the matcher stands behind it, and whether the grammar
+        has begun there. Ends are none of them: nothing follows one."""
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(tree.parents.tolist()):
+            children.setdefault(parent, []).append(node)
+        tokens = tree.tokens.tolist()
+
+        def below(parent: int, is_bound: bool) -> Iterator[tuple[int, bool]]:
+            for node in children.get(parent, ()):
+                token = tokens[node]
+                if token in self._end_tokens:
+                    continue
+                if not is_bound:
+                    begins = token == self._begins_after
+                    yield node, begins
+                    yield from below(node, begins)
+                elif self._matcher.try_consume_tokens([token]):
+                    yield node, True
+                    yield from below(node, True)
+                    self._matcher.rollback(1)
+
+        return below(-1, self._begins_after is None)
+
+    def _fill(self, row: Tensor) -> None:
+        self._matcher.unsafe_compute_mask_ptr(row.data_ptr(), 4 * self._words)
+        if self._matcher.is_error():
+            raise self._failure()
+        if self._matcher.is_accepting():
+            row |= self._end_bits
+
+    def _failure(self) -> RequestError:
+        return RequestError(f"the grammar cannot go on: {self._matcher.get_error():.500}")
+
+
+def _bits(tokens: Sequence[int], words: int) -> Tensor:
+    """A packed row that allows these alone."""
+    row = torch.zeros(words, dtype=torch.int64)
+    for token in tokens:
+        if token // BITS < words:
+            row[token // BITS] |= 1 << (token % BITS)
+    return row.to(torch.int32)

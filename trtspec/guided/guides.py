@@ -1,0 +1,64 @@
+"""Guides: the processors that a request's options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trtspec.config.sampling import SamplingParams
+from trtspec.errors import RequestError
+from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.guided.compiler import GrammarCompiler
+from trtspec.guided.grammar_processor import GrammarProcessor
+from trtspec.guided.thinking_budget import ThinkingBudget, ThinkingMarks
+from trtspec.guided.user_processor import as_processor
+
+_MARKS = ("<think>", "</think>")
+
+
+class Guides:
+    """What follows the text of requests, over one tokenizer; safe to call from any thread."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, ends: Sequence[int]) -> None:
+        self._vocab_size = vocab_size
+        self._compiler = GrammarCompiler(tokenizer, vocab_size, ends)
+        self._marks = _find_marks(tokenizer, vocab_size)
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Compile what `processors` needs, which may take a while. RequestError: it is no
+        grammar."""
+        if params.guided_decoding is not None:
+            self._compiler.matcher(params.guided_decoding)
+
+    def processors(
+        self, params: SamplingParams, prompt: Sequence[int], end_tokens: Sequence[int]
+    ) -> tuple[LogitsProcessor, ...]:
+        """Those of one sequence, in order: the user's, the budget of reasoning, the grammar, which
+        begins behind the reasoning that the prompt has opened.
+
+        Raises:
+            RequestError: one cannot be made.
+            ConfigError: a package is missing.
+        """
+        found = [as_processor(given, prompt) for given in params.logits_processors]
+        marks = self._marks
+        if params.thinking_budget is not None:
+            if marks is None:
+                raise RequestError(
+                    f"thinking_budget={params.thinking_budget} needs {' and '.join(_MARKS)} as "
+                    "tokens of the model, which this one has not"
+                )
+            found.append(ThinkingBudget(params.thinking_budget, marks, self._vocab_size, prompt))
+        if params.guided_decoding is not None:
+            matcher = self._compiler.matcher(params.guided_decoding)
+            begins = marks.end if marks is not None and marks.is_open_after(prompt) else None
+            vocabulary = self._vocab_size, len(prompt), end_tokens
+            found.append(GrammarProcessor(matcher, *vocabulary, begins_after=begins))
+        return tuple(found)
+
+
+def _find_marks(tokenizer: Any, vocab_size: int) -> ThinkingMarks | None:
+    """The marks of reasoning; None: not both are tokens of the model."""
+    vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+    ids = [vocabulary.get(mark, vocab_size) for mark in _MARKS]
+    return ThinkingMarks(*ids) if max(ids) < vocab_size else None

@@ -1,0 +1,69 @@
+"""ThinkingBudget: after so many tokens of reasoning, its end is forced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.ops.logits_mask import pack_bits
+from trtspec.ops.tree import TokenTree
+
+
+class ThinkingMarks(NamedTuple):
+    """The tokens between which a model reasons."""
+
+    start: int
+    end: int
+
+    def is_open_after(self, tokens: Sequence[int]) -> bool:
+        """Whether a text is in the midst of reasoning: the last mark in it is a start."""
+        last = next((token for token in reversed(tokens) if token in self), self.end)
+        return last == self.start
+
+
+class ThinkingBudget(LogitsProcessor):
+    """Counts the output tokens behind a start; the next row after ``budget`` of them allows the
+    end alone."""
+
+    def __init__(
+        self, budget: int, marks: ThinkingMarks, vocab_size: int, prompt: Sequence[int]
+    ) -> None:
+        self._budget, self._marks, self._vocab_size = budget, marks, vocab_size
+        self._prompt_left = len(prompt)
+        self._used = 0 if marks.is_open_after(prompt) else None
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        skipped = min(self._prompt_left, len(tokens))
+        self._prompt_left -= skipped
+        for token in tokens[skipped:]:
+            self._used = self._after(self._used, token)
+
+    def mask(self, tree: TokenTree) -> LogitsMask | None:
+        must_end = [used is not None and used >= self._budget for used in self._counts(tree)]
+        if not any(must_end):
+            return None
+        allowed = torch.ones(len(must_end), self._vocab_size, dtype=torch.bool)
+        allowed[must_end] = torch.arange(self._vocab_size) == self._marks.end
+        return LogitsMask(allowed=pack_bits(allowed))
+
+    def forced(self, tokens: Sequence[int] = ()) -> Sequence[int]:
+        used = self._used
+        for token in tokens:
+            used = self._after(used, token)
+        return () if used is None or used < self._budget else (self._marks.end,)
+
+    def _counts(self, tree: TokenTree) -> list[int | None]:
+        """Tokens of reasoning so far, by row; None: it does not reason."""
+        counts = [self._used]
+        for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+            counts.append(self._after(counts[parent + 1], token))
+        return counts
+
+    def _after(self, used: int | None, token: int) -> int | None:
+        if token in self._marks:
+            return 0 if token == self._marks.start else None
+        return None if used is None else used + 1

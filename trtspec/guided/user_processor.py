@@ -1,0 +1,52 @@
+"""UserProcessor: a function of the user that changes the logits of a row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+from torch import Tensor
+
+from trtspec.errors import RequestError
+from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.ops.tree import TokenTree
+
+
+class UserProcessor(LogitsProcessor):
+    """Calls ``function(output token ids, logits [V]) -> logits [V]``, or with the prompt's ids
+    before these, as vLLM does, for each row with the tokens on its own path. It must be a function
+    of what it is given: then drafts change no text."""
+
+    def __init__(self, function: Callable[..., Tensor], prompt: Sequence[int]) -> None:
+        parameters = inspect.signature(function).parameters.values()
+        takes = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if len(takes) not in (2, 3):
+            raise RequestError(
+                "a logits processor takes (output_ids, logits) or (prompt_ids, output_ids, "
+                f"logits), but {getattr(function, '__name__', function)!r} takes {len(takes)} arguments"
+            )
+        self._function = function
+        self._first = [list(prompt)] if len(takes) == 3 else []
+        self._prompt_left = len(prompt)
+        self._output: list[int] = []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        skipped = min(self._prompt_left, len(tokens))
+        self._prompt_left -= skipped
+        self._output += tokens[skipped:]
+
+    def apply(self, logits: Tensor, tree: TokenTree) -> None:
+        for row in range(1 + len(tree)):
+            text = [*self._output, *tree.path_tokens(row - 1)]
+            logits[row] = self._function(*self._first, text, logits[row].clone())
+
+
+def as_processor(given: Any, prompt: Sequence[int]) -> LogitsProcessor:
+    """What the user gave, for one sequence: functions are wrapped; a processor with a state of its
+    own (`LogitsProcessor`) is copied."""
+    if callable(getattr(given, "extend", None)):
+        processor: LogitsProcessor = deepcopy(given)
+        return processor
+    return UserProcessor(given, prompt)
