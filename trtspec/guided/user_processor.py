@@ -23,9 +23,10 @@ class UserProcessor(LogitsProcessor):
         parameters = inspect.signature(function).parameters.values()
         takes = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         if len(takes) not in (2, 3):
+            name = getattr(function, "__name__", repr(function))
             raise RequestError(
                 "a logits processor takes (output_ids, logits) or (prompt_ids, output_ids, "
-                f"logits), but {getattr(function, '__name__', function)!r} takes {len(takes)} arguments"
+                f"logits), but {name} takes {len(takes)} arguments"
             )
         self._function = function
         self._first = [list(prompt)] if len(takes) == 3 else []
