@@ -64,7 +64,7 @@ def asked(
     starts = torch.tensor(row_start, dtype=torch.int32)
     return EngineInputs(
         pad(rows, bucket),
-        extend(torch.tensor(wanted, dtype=torch.int64), count, 0),
+        logits_rows=extend(torch.tensor(wanted, dtype=torch.int64), count, 0),
         columns=SamplingColumns(*columns),
         parents=extend(torch.tensor(parents, dtype=torch.int32), count, 0),
         row_start=extend(starts, bucket.requests + 1, row_start[-1]),
