@@ -32,6 +32,8 @@ Limits (default: those of the build; only smaller ones are possible)
                                 of the available memory (default 0.5; also
                                 --kv_cache_free_gpu_mem_fraction)
   --enable_kv_cache_reuse[=B]   share the blocks of equal prefixes (default true)
+  --kv_cache_snapshot_blocks N  of a model that keeps states, blocks between two snapshots in a prefix
+                                (default 16)
   --onnxruntime FILE            libonnxruntime.so for engines of backend onnx (default: as found at
                                 build, else by the system's loader)
   --tensorrt FILE               libnvinfer.so or libtensorrt_rtx.so for engines of backend tensorrt
@@ -106,7 +108,8 @@ FlagReader read_flags(int argc, const char* const* argv) {
   FlagReader flags(
       {"engine_dir", "dataset", "max_num_samples", "warm_up", "request_rate", "concurrency",
        "max_batch_size", "max_num_tokens", "max_seq_len", "kv_cache_max_tokens",
-       "kv_cache_free_memory_fraction", "num_threads", "temperature", "top_k", "top_p", "min_p",
+       "kv_cache_free_memory_fraction", "kv_cache_snapshot_blocks", "num_threads", "temperature",
+       "top_k", "top_p", "min_p",
        "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words_ids",
        "min_tokens", "logprobs", "random_seed", "eos_id", "speculative", "max_draft_len",
        "p_min",       "prompt_lookup_max", "prompt_lookup_min", "suffix_decoding_max_tree_depth",
@@ -253,6 +256,8 @@ Options Options::parse(int argc, const char* const* argv) {
                      " must be above 0 and at most 1");
   }
   options.kv.enable_block_reuse = flags.truth("enable_kv_cache_reuse").value_or(true);
+  options.kv.snapshot_blocks =
+      flags.integer("kv_cache_snapshot_blocks", 1, kMax).value_or(options.kv.snapshot_blocks);
   options.libraries = {.onnxruntime = flags.text("onnxruntime").value_or(""),
                        .tensorrt = flags.text("tensorrt").value_or("")};
   options.num_threads = flags.integer("num_threads", 1, 4096);

@@ -40,6 +40,13 @@ std::vector<std::int64_t> read_ids(const Json& json) {
   return ids;
 }
 
+LayerCache::Kind read_kind(const Json& json) {
+  constexpr std::array<std::string_view, 3> kKinds{"paged", "slot", "step"};
+  const auto found = std::ranges::find(kKinds, std::string_view(json.as_string()));
+  if (found == kKinds.end()) json.refuse("is not one of paged, slot, step");
+  return static_cast<LayerCache::Kind>(found - kKinds.begin());
+}
+
 // The caches of a network's layers, each different one once, and what they cost. A layer without
 // one reads that of an earlier layer.
 void read_layers(const Json& facts, DecoderShape& shape) {
@@ -48,13 +55,10 @@ void read_layers(const Json& facts, DecoderShape& shape) {
     LayerCache& own = caches.emplace_back();
     own.window = cache.at("window").as_int(0, kMaxSize);
     for (const Json& buffer : cache.at("buffers").items()) {
-      if (const std::string& kind = buffer.at("kind").as_string(); kind != "paged") {
-        buffer.refuse("the C++ runtime keeps rows of tokens alone, in paged buffers, not of kind " +
-                      kind + "; run this engine from Python");
-      }
       own.buffers.push_back({.heads = read_size(buffer, "heads", kMaxHeads),
-                             .size = read_size(buffer, "size", kMaxHeads),
-                             .dtype = buffer.at("dtype").as_string()});
+                             .size = read_size(buffer, "size", kMaxWidth),
+                             .dtype = buffer.at("dtype").as_string(),
+                             .kind = read_kind(buffer.at("kind"))});
     }
     if (own.buffers.empty()) cache.refuse("a cache has at least one buffer");
   }
@@ -69,7 +73,7 @@ void read_layers(const Json& facts, DecoderShape& shape) {
     shape.caches.push_back(caches[static_cast<std::size_t>(layer.as_int(0, last))]);
   }
   shape.num_layers = count;
-  shape.kv_bytes_per_token = read_size(facts, "kv_bytes_per_token");
+  shape.kv_bytes_per_token = facts.at("kv_bytes_per_token").as_int(0, kMaxSize);
   shape.pass_bytes = facts.at("pass_bytes").as_int(1, kMaxBytes);
 }
 
@@ -265,12 +269,29 @@ EngineFolder read_config(const std::string& path, const Json& json) {
   if (draft) {
     folder.speculation = read_speculation(draft->at("speculation"));
     folder.draft = read_draft(facts.at(kDraft), folder.speculation->method);
+    if (folder.draft->decoder.keeps_states()) {
+      facts.at(kDraft).refuse("a draft whose layers keep states runs in Python only");
+    }
     folder.draft_record = read_record(json.at("weights").at(kDraft));
   }
   return folder;
 }
 
 }  // namespace
+
+std::int64_t LayerCache::Buffer::row_bytes() const {
+  return heads * size * (dtype == "float32" ? 4 : dtype == "int8" ? 1 : 2);
+}
+
+std::int64_t DecoderShape::row_bytes(LayerCache::Kind kind) const {
+  std::int64_t bytes = 0;
+  for (const LayerCache& cache : caches) {
+    for (const LayerCache::Buffer& buffer : cache.buffers) {
+      if (buffer.kind == kind) bytes += buffer.row_bytes();
+    }
+  }
+  return bytes;
+}
 
 std::size_t DecoderShape::num_buffers() const {
   std::size_t count = 0;

@@ -32,12 +32,12 @@ std::int64_t chosen_limit(const char* name, std::optional<std::int64_t> asked, s
 
 std::shared_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_blocks,
                                     std::int64_t window, bool enable_reuse,
-                                    std::int64_t lookahead = 0) {
+                                    std::int64_t lookahead = 0, const StateSizes& states = {}) {
   if (layout.is_slots) {
     return std::make_shared<SlotKVCacheManager>(num_blocks, layout.tokens_per_block);
   }
   return std::make_shared<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
-                                          lookahead, window);
+                                          lookahead, window, states);
 }
 
 std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const EngineFolder& folder,
@@ -175,24 +175,46 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
   if (needs.has_draft_cache) token_bytes += folder.draft->decoder.kv_bytes_per_token;
   const std::int64_t wanted =
       limits.max_batch_size * (layout.is_slots ? size : limits.max_seq_len + size);
-  const auto affordable =
-      static_cast<std::int64_t>(static_cast<double>(free_bytes) * fraction) / token_bytes;
+  const auto budget = static_cast<std::int64_t>(static_cast<double>(free_bytes) * fraction);
+  const std::int64_t state = folder.target.row_bytes(LayerCache::Kind::slot);
+  const std::int64_t states =
+      (limits.max_batch_size + 1) * state +
+      limits.max_num_tokens * folder.target.row_bytes(LayerCache::Kind::step);
+  if (states > budget) {
+    throw Error("the states of max_batch_size " + std::to_string(limits.max_batch_size) +
+                " requests take " + std::to_string(states) + " bytes, the caches may take " +
+                std::to_string(budget) +
+                "; lower max_batch_size, or raise kv_cache_free_memory_fraction");
+  }
+  // Bytes of the tokens from one snapshot to the next.
+  const std::int64_t apart = options.snapshot_blocks * size;
+  const std::int64_t stretch = token_bytes * apart + (options.enable_block_reuse ? state : 0);
+  const std::int64_t affordable =
+      stretch == 0 ? wanted : (budget - states) * apart / stretch;  // a state may be all there is
   const std::int64_t tokens = std::min({wanted, affordable, options.max_tokens.value_or(wanted)});
   if (tokens < size) {
     throw Error("the KV cache would hold " + std::to_string(tokens) +
                 " tokens, less than one " + (layout.is_slots ? "slot" : "block") + " of " +
                 std::to_string(size) +
                 "; raise kv_cache_max_tokens or kv_cache_free_memory_fraction (" +
-                std::to_string(token_bytes) + " bytes a token)");
+                std::to_string(stretch / apart) + " bytes a token)");
   }
   const auto spare = [&](std::int64_t rows) {
     return options.max_tokens || layout.is_slots
                ? 0
                : limits.max_batch_size * ((rows + size - 1) / size);
   };
-  const std::int64_t base = tokens / size;
-  return {.target = base + spare(needs.max_nodes),
-          .draft = needs.has_draft_cache ? base + spare(needs.draft_slots) : 0};
+  const std::int64_t base = tokens / size, target = base + spare(needs.max_nodes);
+  StateSizes kept;
+  if (state > 0) {
+    const std::int64_t most = std::max<std::int64_t>(target / options.snapshot_blocks, 1);
+    kept = {.num_states = limits.max_batch_size,
+            .num_snapshots = options.enable_block_reuse ? most : 0,
+            .blocks_apart = options.snapshot_blocks};
+  }
+  return {.target = target,
+          .draft = needs.has_draft_cache ? base + spare(needs.draft_slots) : 0,
+          .states = kept};
 }
 
 EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
@@ -209,23 +231,28 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   if (needs.has_draft_cache) draft = opener.draft();
   // On a device the engines' weights take memory of the same kind, and have it by now.
   const CacheBlocks blocks = plan();
-  const auto with_caches = [&](const DecoderShape& shape, std::int64_t num_blocks,
+  const auto with_caches = [&](const DecoderShape& shape, const SessionEngine::Sizes& sizes,
                                SessionEngine::Parts&& parts) {
-    return std::make_unique<SessionEngine>(folder, shape, num_blocks, opener.device(),
+    return std::make_unique<SessionEngine>(folder, shape, sizes, opener.device(),
                                            std::move(parts));
   };
   const CacheLayout layout = folder.layout();
-  target_ = with_caches(folder.target, blocks.target, std::move(target));
+  target_ = with_caches(folder.target,
+                        {.num_blocks = blocks.target,
+                         .num_states = blocks.states.num_states + blocks.states.num_snapshots + 1,
+                         .num_rows = limits.max_num_tokens},
+                        std::move(target));
   std::vector<ResourceManager::Draft> drafts;
   if (needs.has_draft_cache) {
-    draft_ = with_caches(folder.draft->decoder, blocks.draft, std::move(draft));
+    draft_ = with_caches(folder.draft->decoder, {.num_blocks = blocks.draft}, std::move(draft));
     const std::int64_t window = folder.draft->decoder.widest_window();
     drafts.push_back({make_cache(layout, blocks.draft, window, kv.enable_block_reuse,
                                  needs.lookahead),
                       !needs.reads_hidden});
   }
   resources_ = std::make_unique<ResourceManager>(
-      make_cache(layout, blocks.target, folder.target.widest_window(), kv.enable_block_reuse),
+      make_cache(layout, blocks.target, folder.target.widest_window(), kv.enable_block_reuse, 0,
+                 blocks.states),
       std::move(drafts));
   executor_ = std::make_unique<Executor>(
       *target_, *resources_, make_drafter(speculation, folder, draft_.get(), *resources_), limits);

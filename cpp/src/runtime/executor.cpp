@@ -116,7 +116,9 @@ std::vector<StepOutput> Executor::run(const StepPlan& plan) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     groups.push_back(
         rows_of(items[i], resources_.target_block_table(*items[i].sequence), drafts[i]));
+    if (!plan.states.empty()) groups.back().state = plan.states[i].slot;
   }
+  restore(plan);
   const ModelEngine::Output output = target_.forward(groups);
   StepResult result = verify(items, drafts, processors_, output.logits, target_.device());
   std::vector<StepOutput> outputs = conclude(items, drafts, result);
@@ -131,8 +133,24 @@ std::vector<StepOutput> Executor::run(const StepPlan& plan) {
   const std::vector<std::int64_t> drafted = drafter_->on_accepted(plan, result);
   const Moves moves = compaction(items, result, resources_.target());
   if (!moves.from.empty()) target_.compact(moves.from, moves.to);
+  if (!plan.states.empty()) {
+    std::vector<std::int64_t> nodes;
+    for (std::size_t i = 0; i < items.size(); ++i) nodes.push_back(drafts[i].size());
+    target_.move_states(state_moves(items, plan.states, result, nodes));
+  }
   commit(items, result, drafted, resources_);
   return outputs;
+}
+
+// Copies the snapshots that requests begin on.
+void Executor::restore(const StepPlan& plan) {
+  Moves moves;
+  for (const auto& [slot, source, snapshot] : plan.states) {
+    if (source < 0) continue;
+    moves.from.push_back(source);
+    moves.to.push_back(slot);
+  }
+  if (!moves.from.empty()) target_.copy_states(moves);
 }
 
 // What the target emits for each request, and whether its text ends with that.

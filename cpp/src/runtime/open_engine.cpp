@@ -40,17 +40,23 @@ EngineOpener::EngineOpener(const EngineFolder& folder, const Libraries& librarie
 
 SessionEngine::Parts EngineOpener::target() const {
   const DecoderShape& shape = folder_.target;
-  std::unique_ptr<Session> session;
+  std::unique_ptr<Session> session, replay;
   if (folder_.build.has_slots()) {
     const std::size_t caches = num_caches(shape);
     session = std::make_unique<TargetNetwork>(
         slot_graph(folder_.target_graph(), target_weights_, shape, caches), caches);
   } else {
-    session = std::make_unique<AotiSession>(folder_.target_model(), target_weights_, Weights());
+    const auto open = [&](const std::string& path) {
+      return std::make_unique<AotiSession>(path, target_weights_, Weights());
+    };
+    session = open(folder_.target_model());
+    if (shape.keeps_states()) replay = open(folder_.target_replay());
   }
   return {.model = {std::move(session), {1, folder_.target.pass_bytes}},
           .rollout = {},
-          .step = {}};
+          .step = {},
+          .loop = nullptr,
+          .replay = std::move(replay)};
 }
 
 SessionEngine::Parts EngineOpener::draft() const {

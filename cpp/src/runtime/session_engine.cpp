@@ -5,6 +5,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <trtspec/error.hpp>
+#include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/runtime/packing.hpp>
 #include <trtspec/runtime/sampler.hpp>
 #include <utility>
@@ -24,18 +25,22 @@ at::ScalarType torch_dtype(const std::string& name) {
 }  // namespace
 
 SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& shape,
-                             std::int64_t num_blocks, std::shared_ptr<Device> device,
-                             Parts parts)
+                             const Sizes& given, std::shared_ptr<Device> device, Parts parts)
     : layout_(folder.layout()),
       shape_(shape),
       device_(std::move(device)),
       parts_(std::move(parts)) {
   for (const LayerCache& layer : shape_.caches) {
-    for (const auto& [heads, size, dtype] : layer.buffers) {
-      std::vector<std::int64_t> sizes = {num_blocks, layout_.tokens_per_block, heads, size};
-      if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
+    for (const auto& [heads, size, dtype, kind] : layer.buffers) {
+      using enum LayerCache::Kind;
+      std::vector<std::int64_t> sizes = {kind == slot ? given.num_states : given.num_rows, heads, size};
+      if (kind == paged) {
+        sizes = {given.num_blocks, layout_.tokens_per_block, heads, size};
+        if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
+      }
       caches_.push_back(device_->zeros(sizes, torch_dtype(dtype)));
-      alike_[{heads, size, dtype}].push_back(caches_.back());
+      if (kind == paged) alike_[{heads, size, dtype}].push_back(caches_.back());
+      if (kind == slot) states_.push_back(caches_.back());
     }
   }
 }
@@ -43,6 +48,11 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
 SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
   auto [inputs, logits_rows] = pack(groups, layout_);
   const std::int64_t wanted = logits_rows.size(0);
+  if (!states_.empty()) {
+    std::vector<std::int32_t> slots;
+    for (const RowGroup& group : groups) slots.push_back(group.state);
+    inputs.push_back(host_copy(slots));
+  }
   // A compiled engine wants at least one logits row; the middle of a prefill wants none.
   inputs.push_back(wanted > 0 ? logits_rows : at::zeros({1}, at::dtype(at::kLong)));
   std::vector<at::Tensor> outputs = run(parts_.model, std::move(inputs), groups);
@@ -95,6 +105,28 @@ void SessionEngine::compact(std::span<const std::int64_t> src_slots,
     device_->move_rows(buffers, size, rows_of_heads(src_slots, count),
                        rows_of_heads(dst_slots, count));
   }
+}
+
+void SessionEngine::move_states(const StateMoves& moves) {
+  replay(moves.before);
+  copy_states(moves.snapshots);
+  replay(moves.behind);
+}
+
+void SessionEngine::copy_states(const Moves& moves) {
+  if (moves.from.empty()) return;
+  for (const at::Tensor& states : states_) {
+    device_->move_rows(std::span(&states, 1), states.stride(0), moves.from, moves.to);
+  }
+}
+
+void SessionEngine::replay(const TakenNodes& taken) {
+  if (taken.empty()) return;
+  if (!parts_.replay) throw std::logic_error("this engine was opened without its replay");
+  std::vector<at::Tensor> inputs{host_copy(taken.slots), host_copy(taken.rows),
+                                 host_copy(taken.start)};
+  inputs.insert(inputs.end(), caches_.begin(), caches_.end());
+  parts_.replay->run(std::move(inputs));
 }
 
 std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots,

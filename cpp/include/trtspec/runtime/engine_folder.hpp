@@ -2,7 +2,8 @@
 //
 //   config.json        format version, models, build, speculation, fingerprints, environment, and
 //                      type and shape of all weights
-//   target/            weights.safetensors; model.pt2 (backend aoti)
+//   target/            weights.safetensors; model.pt2 (backend aoti), with replay.pt2 of a target
+//                      that keeps states, for accepted drafts
 //   draft/             weights.safetensors; pass.pt2, one pass of a rollout, or rollout.pt2, and what
 //                      feeds it: step.pt2, a rollout of one step (none beside another of one), or
 //                      model.pt2 (backend aoti)
@@ -25,13 +26,18 @@ namespace trtspec {
 
 constexpr std::int64_t kEngineFormatVersion = 9;
 
-// What one layer keeps of every token, and the sliding window of its attention.
+// What one layer keeps, and the sliding window of its attention.
 struct LayerCache {
-  // What it keeps of every token: `size` elements of each of `heads`.
+  // What it keeps rows of: every token, every request's state, every row of the last call.
+  enum class Kind { paged, slot, step };
+  // Of such a row `size` elements of each of `heads`.
   struct Buffer {
     std::int64_t heads;
     std::int64_t size;
     std::string dtype;
+    Kind kind = Kind::paged;
+
+    std::int64_t row_bytes() const;
   };
 
   std::vector<Buffer> buffers;
@@ -51,6 +57,9 @@ struct DecoderShape {
   std::int64_t pass_bytes;          // of the weights that one pass of the whole network reads
 
   std::size_t num_buffers() const;  // of all caches
+  // Of one row of all buffers of a kind; 0 of a state: it keeps none.
+  std::int64_t row_bytes(LayerCache::Kind kind) const;
+  bool keeps_states() const { return row_bytes(LayerCache::Kind::slot) > 0; }
   // The sliding windows of its layers in tokens, rising, 0 for none: a slot cache has a mask of
   // each.
   std::vector<std::int64_t> windows() const;
@@ -143,6 +152,7 @@ struct EngineFolder {
   // Most rows behind a request's committed tokens: those verified, or those of a rollout.
   std::int64_t speculative_rows() const;
   std::string target_model() const { return path + "/target/model.pt2"; }
+  std::string target_replay() const { return path + "/target/replay.pt2"; }
   std::string target_weights() const { return path + "/target/weights.safetensors"; }
   std::string draft_model() const { return path + "/draft/model.pt2"; }
   std::string draft_pass() const { return path + "/draft/pass.pt2"; }

@@ -66,14 +66,19 @@ struct KvCacheOptions {
   // of the available memory takes, and never more than full requests in a full batch can use.
   std::optional<std::int64_t> max_tokens;
   double free_memory_fraction = 0.5;
+  // Of a model that keeps states, blocks between two snapshots in a prefix; see trtspec.KvCacheConfig.
+  std::int64_t snapshot_blocks = 16;
 };
 
 // Blocks, or slots, of the target's and the draft's cache: one budget in tokens, shared out by
 // bytes. Each request of a full batch may need its drafts on top of its own tokens, for which a
-// slot has room. free_bytes: of memory, to take the fraction of. Throws Error if not even one fits.
+// slot has room. States of requests come first; of prefixes there is room for as many as the tokens of
+// the cache could have. free_bytes: of memory, to take the fraction of. Throws Error if not even one
+// block, or not all states, fit.
 struct CacheBlocks {
   std::int64_t target;
   std::int64_t draft;  // 0 without a draft cache
+  StateSizes states;   // of the target
 
   static CacheBlocks of(const EngineFolder& folder, const SchedulerLimits& limits,
                         const DrafterNeeds& needs, const KvCacheOptions& options,

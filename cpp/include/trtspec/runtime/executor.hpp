@@ -72,6 +72,7 @@ class Executor {
 
  private:
   std::vector<StepOutput> run(const StepPlan& plan);
+  void restore(const StepPlan& plan);
   std::vector<StepOutput> conclude(std::span<const ScheduledRows> items, const DraftBatch& drafts,
                                    StepResult& result);
   void forget(Request& request);

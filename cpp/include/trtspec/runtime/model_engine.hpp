@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <trtspec/runtime/commit.hpp>
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/tree_growth.hpp>
 #include <trtspec/tree_view.hpp>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 namespace trtspec {
@@ -25,8 +27,8 @@ struct CacheLayout {
 // The rows of one request: tokens behind its committed ones, then the nodes of its tree. A tree
 // needs its root to be the only token. last_logits: the logits of the last token and of every node
 // are wanted; without it none (the middle of a prefill). gap: tokens that the request has beside the
-// `context` rows which its cache holds: positions are so many further. What it points to outlives the
-// call.
+// `context` rows which its cache holds: positions are so many further. state: the slot of the
+// request's state, of an engine that keeps such. What it points to outlives the call.
 struct RowGroup {
   std::span<const std::int64_t> tokens;
   std::int64_t context = 0;
@@ -34,6 +36,7 @@ struct RowGroup {
   TreeView tree = {};
   bool last_logits = true;
   std::int64_t gap = 0;
+  std::int32_t state = -1;
 
   std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
 };
@@ -74,6 +77,13 @@ class ModelEngine {
   // Moves K/V rows of every layer between flat slots.
   virtual void compact(std::span<const std::int64_t> src_slots,
                        std::span<const std::int64_t> dst_slots) = 0;
+
+  // What becomes of the states behind the last call, see StateMoves; and copies states between slots,
+  // none of which is in both. Of engines that keep states.
+  virtual void move_states(const StateMoves&) {
+    throw std::logic_error("this engine keeps no states");
+  }
+  virtual void copy_states(const Moves&) { throw std::logic_error("this engine keeps no states"); }
 
   // Where the logits lie, to be sampled from before the next call.
   virtual Device& device() = 0;

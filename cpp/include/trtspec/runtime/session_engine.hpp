@@ -33,7 +33,7 @@ struct Passes {
 // Packs rows, owns the K/V caches, counts and times its calls. Not thread-safe.
 //
 // A cache's buffer is [blocks, block_size, heads, size] or, in a slot layout, whose blocks are slots,
-// [slots, heads, length, size].
+// [slots, heads, length, size]; of states [states, heads, size], of a call's rows [rows, heads, size].
 class SessionEngine final : public ModelEngine {
  public:
   struct Part {
@@ -41,18 +41,26 @@ class SessionEngine final : public ModelEngine {
     Passes passes;
   };
 
-  // What an engine runs. model: of a target, or of a draft that is fed by it; any other draft is
-  // fed by `step`, a rollout of one step, or by a `rollout` that makes no more itself. With `loop`,
-  // `rollout` is one pass, which feeds rows too.
+  // What an engine runs. model: of a target, or of a draft that is fed by it; any other draft is fed
+  // by `step`, a rollout of one step, or by a `rollout` that makes no more itself. With `loop`,
+  // `rollout` is one pass, which feeds rows too. replay: of a target that keeps states.
   struct Parts {
     Part model;
     Part rollout;
     Part step;
     std::unique_ptr<PassRollout> loop = nullptr;
+    std::unique_ptr<Session> replay = nullptr;
   };
 
-  // With zeroed caches of num_blocks blocks on `device`.
-  SessionEngine(const EngineFolder& folder, const DecoderShape& shape, std::int64_t num_blocks,
+  // Blocks, or slots, of a cache; states, the last one being that of padding; and rows of a call.
+  struct Sizes {
+    std::int64_t num_blocks;
+    std::int64_t num_states = 0;
+    std::int64_t num_rows = 0;
+  };
+
+  // With zeroed caches on `device`.
+  SessionEngine(const EngineFolder& folder, const DecoderShape& shape, const Sizes& sizes,
                 std::shared_ptr<Device> device, Parts parts);
 
   const CacheLayout& layout() const override { return layout_; }
@@ -63,6 +71,8 @@ class SessionEngine final : public ModelEngine {
                   const at::Tensor& hidden, const StopRule& rule) override;
   void compact(std::span<const std::int64_t> src_slots,
                std::span<const std::int64_t> dst_slots) override;
+  void move_states(const StateMoves& moves) override;
+  void copy_states(const Moves& moves) override;
   Device& device() override { return *device_; }
   std::int64_t num_calls() const override { return num_calls_; }
   double seconds() const override { return seconds_; }
@@ -74,6 +84,7 @@ class SessionEngine final : public ModelEngine {
                                    const SamplingColumns& sampling, const at::Tensor& hidden);
   std::vector<at::Tensor> roll_out_by_pass(std::span<const RowGroup> groups,
                                            const SamplingColumns& sampling, const StopRule& rule);
+  void replay(const TakenNodes& taken);
   std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
                               std::span<const RowGroup> groups);
   // What calls took that began then, each with so many passes of a part.
@@ -90,6 +101,7 @@ class SessionEngine final : public ModelEngine {
   std::vector<at::Tensor> caches_;  // the buffers, layer by layer
   // The same by heads, the size of these and dtype: buffers that are compacted together.
   std::map<std::tuple<std::int64_t, std::int64_t, std::string>, std::vector<at::Tensor>> alike_;
+  std::vector<at::Tensor> states_;  // those of them that hold states
   std::int64_t num_calls_ = 0;
   double seconds_ = 0.0;
   EngineTraffic traffic_;
