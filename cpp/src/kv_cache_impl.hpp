@@ -43,7 +43,7 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a
 
 // num_behind: blocks behind the sinks that are kNoBlock. num_offered: those that were offered for
 // reuse. prefix: identity of what lies before the next one to be offered. source: the snapshot that
-// it began on. kept: those that its calls make, not published yet, with falling rows.
+// it begins on. kept: those that its calls make, not published yet, with falling rows.
 struct CachedSequence {
   std::vector<std::int32_t> blocks;
   std::int64_t num_behind = 0;
@@ -143,6 +143,11 @@ struct KVCacheManager::Impl {
     rest.add(tokens.subspan(std::size_t(position), std::size_t(end - position)));
     found.prefix = rest.identity();
     return found;
+  }
+
+  // The sequence has begun, or ends.
+  void let_source_go(CachedSequence& sequence) {
+    states.used(std::exchange(sequence.source, kNoSlot));
   }
 
   // Starts a sequence on found.blocks, which are in the table.

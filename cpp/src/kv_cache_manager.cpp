@@ -128,6 +128,7 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
              "commits without the tokens after the offered ones");
   require_of(num_committed <= known, request, "commits rows whose tokens are not verified");
   sequence.committed = num_committed;
+  m.let_source_go(sequence);
   if (m.enable_reuse) {
     m.publish(sequence, tokens, first, std::min(num_committed, known - m.lookahead) / m.block_size);
   }
@@ -137,6 +138,7 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
 
 void KVCacheManager::free(std::int64_t request) {
   CachedSequence& sequence = impl_->sequence(request);
+  impl_->let_source_go(sequence);
   impl_->drop_blocks(sequence, 0);
   impl_->states.give_back(sequence.state);
   for (const Snapshot& snapshot : sequence.kept) impl_->states.give_back(snapshot.slot);

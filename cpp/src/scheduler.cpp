@@ -252,10 +252,9 @@ void Scheduler::admit(StepPlan& plan, std::int64_t spare) {
 
 void Scheduler::add_states(StepPlan& plan) {
   const KVCache& target = resources_.target();
-  const std::int64_t num_old = std::ssize(plan.items) - plan.num_begun;
   for (const ScheduledRows& item : plan.items) {
     const std::int64_t id = item.sequence->id;
-    const bool begins = std::ssize(plan.states) >= num_old;
+    const bool begins = item.sequence->in_flight.launches == 0;
     const std::int64_t most =
         item.is_generation ? most_tokens(*item.sequence) + std::min(item.max_nodes, drafts_.max_depth)
                            : item.start + item.num_rows;

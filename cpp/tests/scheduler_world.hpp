@@ -25,15 +25,17 @@ constexpr std::int64_t kBlock = 4;
 constexpr std::int64_t kUnlimited = Sequence{}.max_draft_len;
 
 inline std::shared_ptr<KVCacheManager> cache(std::int64_t num_blocks, std::int64_t block = kBlock,
-                                      std::int64_t lookahead = 0, std::int64_t window = 0) {
-  return std::make_shared<KVCacheManager>(num_blocks, block, true, lookahead, window);
+                                      std::int64_t lookahead = 0, std::int64_t window = 0,
+                                      const trtspec::StateSizes& states = {}) {
+  return std::make_shared<KVCacheManager>(num_blocks, block, true, lookahead, window, states);
 }
 
 // A scheduler with what it stands on, and the requests that it was given.
 struct World {
   explicit World(std::int64_t blocks, std::vector<ResourceManager::Draft> drafts = {},
-                 DraftLimits limits = {}, std::int64_t batch = 4, std::int64_t rows = 64)
-      : resources(cache(blocks), std::move(drafts)),
+                 DraftLimits limits = {}, std::int64_t batch = 4, std::int64_t rows = 64,
+                 const trtspec::StateSizes& states = {})
+      : resources(cache(blocks, kBlock, 0, 0, states), std::move(drafts)),
         scheduler(resources, {batch, rows, 64}, std::move(limits)) {}
 
   // Its prompt shares nothing with those of other bases.

@@ -214,6 +214,37 @@ void test_slots() {
   CHECK_THROWS(resources.target().slot(1, 6));
 }
 
+// The slots of the items' states, sources and snapshots, and the rows of these.
+std::vector<Ints> states_of(const StepPlan& plan) {
+  std::vector<Ints> all;
+  for (const auto& [slot, source, snapshot] : plan.states) {
+    all.push_back({slot, source, snapshot.slot, snapshot.rows});
+  }
+  return all;
+}
+
+void test_chunks_end_where_snapshots_are_made() {
+  World world(32, {}, {3, 3, {}}, 2, 64, {.num_states = 2, .num_snapshots = 3, .blocks_apart = 2});
+  world.add(0, 18, 12);
+  StepPlan plan = world.run();
+  CHECK((rows_of(plan) == std::vector<Ints>{{0, 0, 8, 0}}));
+  CHECK((states_of(plan) == std::vector<Ints>{{0, -1, 2, 8}}));
+  plan = world.run();
+  CHECK((rows_of(plan) == std::vector<Ints>{{0, 8, 8, 0}}));
+  CHECK((states_of(plan) == std::vector<Ints>{{0, -1, 3, 16}}));
+  plan = world.run();
+  CHECK((rows_of(plan) == std::vector<Ints>{{0, 16, 2, 0}}));
+  CHECK((states_of(plan) == std::vector<Ints>{{0, -1, -1, 0}}));
+  Sequence& other = world.add(1, 12, 2, 1);  // the same text
+  plan = world.run(3);  // up to 22 rows
+  CHECK((states_of(plan) == std::vector<Ints>{{0, -1, -1, 0}, {1, 2, -1, 0}}));
+  CHECK_EQ(plan.items.back().start, 8);
+  CHECK_EQ(world.resources.target().source(1), -1);  // it has begun
+  world.finish(other);
+  plan = world.run();  // from 22 rows to 25 at most
+  CHECK((states_of(plan) == std::vector<Ints>{{0, -1, 4, 24}}));
+}
+
 }  // namespace
 
 int main() {
@@ -230,5 +261,6 @@ int main() {
   test_all_caches_or_none();
   test_what_cannot_fit_is_refused_with_both_numbers();
   test_slots();
+  test_chunks_end_where_snapshots_are_made();
   return check_result();
 }

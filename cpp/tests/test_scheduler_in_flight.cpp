@@ -101,6 +101,39 @@ void test_nobody_is_preempted_in_flight() {
   CHECK_EQ(world.resources.target().num_free_blocks(), 6);
 }
 
+void test_a_state_rests_until_the_last_launch_that_may_write_it() {
+  World world(16, {}, {}, 1, 64, {.num_states = 1});
+  Sequence& first = world.add(0, 4);
+  world.launch();
+  world.launch();
+  world.finish(first);
+  world.add(1, 4);
+  CHECK(world.launch().items.empty());
+  world.collect();
+  CHECK(world.launch().items.empty());
+  world.collect();
+  const StepPlan plan = world.launch();
+  CHECK_EQ(plan.items.size(), 1u);
+  CHECK_EQ(plan.states.front().slot, 0);
+}
+
+// While it rests with what it may copy there; the launches that may pass a border name one slot.
+void test_a_snapshot_is_made_once() {
+  World world(16, {}, {3, 3, {}}, 1, 64, {.num_states = 1, .num_snapshots = 2, .blocks_apart = 2});
+  Sequence& sequence = world.add(0, 5, 9);
+  world.launch();
+  std::vector<std::int32_t> slots;
+  for (int i = 0; i < 2; ++i) {
+    const StepPlan plan = world.launch();
+    CHECK_EQ(plan.states.front().snapshot.rows, 8);
+    slots.push_back(plan.states.front().snapshot.slot);
+  }
+  CHECK((slots == std::vector<std::int32_t>{1, 1}));
+  for (int i = 0; i < 3; ++i) world.collect(2);
+  CHECK_EQ(sequence.size(), 12);
+  CHECK_EQ(world.resources.target().match(sequence.tokens), 8);
+}
+
 void test_nothing_is_collected_twice() {
   World world(8);
   world.add(0, 4, 4);
@@ -118,6 +151,8 @@ int main() {
   test_a_text_that_may_have_ended_is_launched_and_one_that_has_is_not();
   test_blocks_rest_until_the_last_launch_that_may_write_them();
   test_nobody_is_preempted_in_flight();
+  test_a_state_rests_until_the_last_launch_that_may_write_it();
+  test_a_snapshot_is_made_once();
   test_nothing_is_collected_twice();
   return check_result();
 }

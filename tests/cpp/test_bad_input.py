@@ -252,9 +252,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         edited(facts__target__layers=[]),
         ("config.json", "0 is not between 1", "trtspec-build"),
     ),
+    "buffer": (
+        edited(facts__target__caches=[{"window": 0, "buffers": [{**STATE, "kind": "pages"}]}]),
+        ("config.json", "is not one of paged, slot, step", "trtspec-build"),
+    ),
     "states": (
-        edited(facts__target__caches=[{"window": 0, "buffers": [STATE]}]),
-        ("config.json", "not of kind slot", "from Python"),
+        edited(facts__draft__caches=[{"window": 0, "buffers": [STATE]}]),
+        ("config.json", "draft whose layers keep states runs in Python only"),
     ),
     "type": (edited(build__max_seq_len="long"), ("config.json", "an integer", "a string")),
     "backend": (edited(build__backend="eager"), ("'eager'", "Python only", "--backend aoti")),

@@ -27,6 +27,7 @@ from .families import VOCAB, family_model
 from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree
 from .hybrid_modules import add_hybrid_modules, hybrid_module
 from .mtp_modules import guesses_of, mtp
+from .prefix_hits import check_hits_at_every_offset
 from .students import student
 from .test_mtp_behind import watch_guesses
 
@@ -173,34 +174,8 @@ def test_a_wrong_state_is_found(
 
 @pytest.mark.parametrize("apart", [1, 2])
 def test_prefixes_at_every_offset(hybrids: TinyModels, apart: int) -> None:
-    """A prompt that leaves another's text behind so many tokens begins at the last snapshot, with
-    the text and the acceptance counts of one that begins alone."""
-    border, base = 4 * apart, random_prompt(7, 14, VOCAB)
-    params = SamplingParams(max_tokens=9)
+    check_hits_at_every_offset(hybrids.folder("qwen3_5"), ngram(4), apart, VOCAB)
 
-    def said(llm: LLM, prompt: list[int]) -> tuple[list[int], int, Any]:
-        before = llm.get_metrics()
-        (output,) = llm.generate([prompt], params, use_tqdm=False)
-        after = llm.get_metrics()
-        counts = [after[key] - before[key] for key in ("num_draft_tokens", "num_accepted_tokens")]
-        return output.outputs[0].token_ids, output.num_cached_tokens, counts
-
-    def opened(**kv: Any) -> LLM:
-        # Prompts are cut alike with snapshots and without.
-        sizes = {"max_seq_len": 96, "tokens_per_block": 4, "max_num_tokens": border}
-        config = {"snapshot_blocks": apart, **kv}
-        folder = hybrids.folder("qwen3_5")
-        return open_llm(folder, ngram(4), max_batch_size=4, kv_cache_config=config, **sizes)
-
-    with opened(enable_block_reuse=False) as cold, opened() as warm:
-        whole = base + said(cold, base)[0]
-        said(warm, base)
-        for length in range(1, len(whole)):
-            prompt = whole[:length] + random_prompt(40 + length, 1 + length % 3, VOCAB)
-            own, cached, counts = said(warm, prompt)
-            assert cached == length // border * border
-            assert (own, 0, counts) == said(cold, prompt), length
-        assert_no_leak(warm)
 
 
 def test_refused(hybrids: TinyModels) -> None:

@@ -39,15 +39,20 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.executor.step_states import StateMoves
+from trtspec.llmapi import resources
 from trtspec.models.block import Block
 from trtspec.models.block_map import BLOCKS
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.mixers.attention import Attention
 from trtspec.models.rows import Cache
 from trtspec.models.state_rows import StateRows
+from trtspec.ops.kv_cache import StateSizes
 from trtspec.ops.state_walk import StateWalk
 
+from .. import inside
+from ..models.tiny_hf import VOCAB
 from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree, watch
+from .prefix_hits import check_hits_at_every_offset
 
 ARCHITECTURE = "DecayedSumForCausalLM"
 DECAY = 0.9
@@ -137,35 +142,43 @@ def lacks(spec: DecayedSumSpec, kernels: Any) -> Iterator[str]:
         yield spec.words
 
 
-def toy_fields(hf: HfConfig) -> dict[str, Any]:
-    """A Llama whose layers but the last have sums in place of attention."""
-    fields = LLAMA.read_fields(hf)
-    layers = list(fields["layers"])
-    sizes = vars(layers[0].mixer)
-    own = {name: sizes[name] for name in ("num_heads", "num_kv_heads", "head_dim")}
-    sums = DecayedSumSpec(**own, rope=None)
-    mixed = [*(replace(layer, mixer=sums) for layer in layers[:-1]), layers[-1]]
-    return {**fields, "layers": Layers.of(mixed)}
-
-
+@dataclass(frozen=True)
 class Entry:
-    value, dist = "toys:DECAYED_SUM", None
+    """A Llama whose first layers have sums in place of attention, all but ``attend``."""
+
+    architecture: str
+    attend: int
+    value: ClassVar[str] = "toys:DECAYED_SUM"
+    dist: ClassVar[None] = None
+
+    def fields(self, hf: HfConfig) -> dict[str, Any]:
+        fields = LLAMA.read_fields(hf)
+        layers = list(fields["layers"])
+        own = {name: vars(layers[0].mixer)[name] for name in SIZES}
+        sums = DecayedSumSpec(**own, rope=None)
+        count = len(layers) - self.attend
+        mixed = [*(replace(layer, mixer=sums) for layer in layers[:count]), *layers[count:]]
+        return {**fields, "layers": Layers.of(mixed)}
 
     def load(self) -> Any:
         return replace(
             LLAMA,
-            architecture=ARCHITECTURE,
-            model_type="decayed_sum",
-            read_fields=toy_fields,
+            architecture=self.architecture,
+            model_type=self.architecture.lower(),
+            read_fields=self.fields,
             draft_defaults=None,
             gguf=None,
         )
 
 
+SIZES = ("num_heads", "num_kv_heads", "head_dim")
+TOY, ALL_SUMS = Entry(ARCHITECTURE, 1), Entry("DecayedSumsForCausalLM", 0)
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModels]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(registry, "entry_points", lambda group: [Entry()])
+    patch.setattr(registry, "entry_points", lambda group: [TOY, ALL_SUMS])
     registry.families.cache_clear()
     patch.setitem(BLOCKS, DecayedSumSpec, Block(DecayedSumSpec, DecayedSum, lacks=lacks))
     yield TinyModels(tmp_path_factory.mktemp("toys"))
@@ -173,16 +186,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModels]:
     registry.families.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def toy(models: TinyModels) -> Path:
+def toy_folder(models: TinyModels, entry: Entry) -> Path:
     """A copy of a Llama's folder that says it is a toy."""
     folder = models.folder("llama")
-    made = folder.with_name("toy")
+    made = folder.with_name(entry.architecture)
     shutil.copytree(folder, made)
     config = json.loads((made / "config.json").read_text())
-    config |= {"architectures": [ARCHITECTURE], "model_type": "decayed_sum"}
+    architecture = entry.architecture
+    config |= {"architectures": [architecture], "model_type": architecture.lower()}
     (made / "config.json").write_text(json.dumps(config))
     return made
+
+
+@pytest.fixture(scope="module")
+def toy(models: TinyModels) -> Path:
+    return toy_folder(models, TOY)
 
 
 def text(llm: LLM, params: SamplingParams = PARAMS) -> list[list[int]]:
@@ -222,33 +240,7 @@ def test_texts_are_the_same(
 @pytest.mark.parametrize("way", ["alone", "chains", "trees"])
 @pytest.mark.parametrize("apart", [1, 2])
 def test_hits_at_every_offset(models: TinyModels, toy: Path, way: str, apart: int) -> None:
-    """A prompt that leaves another's text behind so many tokens begins at the last snapshot before,
-    in the other's prompt or its output, with the text and the drafts of one that begins alone."""
-    border, speculation = 4 * apart, speculations(models)[way]
-    base = random_prompt(7, 14)
-
-    def said(llm: LLM, prompt: list[int]) -> tuple[list[int], int, Any]:
-        before = llm.get_metrics()
-        output = llm.generate(prompt, SamplingParams(max_tokens=9, ignore_eos=True), use_tqdm=False)
-        after = llm.get_metrics()
-        counts = [after[key] - before[key] for key in ("num_draft_tokens", "num_accepted_tokens")]
-        return output.outputs[0].token_ids, output.num_cached_tokens, counts
-
-    def opened(**kv: Any) -> LLM:
-        # Prompts are cut alike with snapshots and without.
-        sizes = {"max_seq_len": 96, "tokens_per_block": 4, "max_num_tokens": border}
-        config = {"snapshot_blocks": apart, **kv}
-        return open_llm(toy, speculation, **sizes, max_batch_size=4, kv_cache_config=config)
-
-    with opened(enable_block_reuse=False) as cold, opened() as warm:
-        whole = base + said(cold, base)[0]
-        said(warm, base)
-        for length in range(1, len(whole)):
-            prompt = whole[:length] + random_prompt(40 + length, 1 + length % 3)
-            own, cached, counts = said(warm, prompt)
-            assert cached == length // border * border
-            assert (own, 0, counts) == said(cold, prompt), length
-        assert_no_leak(warm)
+    check_hits_at_every_offset(toy, speculations(models)[way], apart, VOCAB)
 
 
 def test_a_text_is_that_of_one_call(toy: Path, expected: dict[str, list[list[int]]]) -> None:
@@ -330,6 +322,39 @@ def test_what_keeps_no_states_refuses_them(models: TinyModels, toy: Path) -> Non
         open_llm(toy, backend="onnx")
     with pytest.raises(EngineError, match=r"states of max_batch_size 8 requests take \d+ bytes"):
         open_llm(toy, max_batch_size=8, kv_cache_config={"free_memory_fraction": 1e-9})
+
+
+def test_a_target_without_attention(models: TinyModels) -> None:
+    """Its states are all that it keeps: tokens cost nothing, and prefixes are found as well."""
+    folder = toy_folder(models, ALL_SUMS)
+    with open_llm(folder, max_seq_len=96, kv_cache_config={"enable_block_reuse": False}) as llm:
+        expected = text(llm)
+    with open_llm(folder, ngram(4), max_seq_len=96, **tight(1)) as llm:
+        assert [text(llm), text(llm)] == [expected, expected]
+        metrics = llm.get_metrics()
+        assert metrics["num_prefix_cache_hits"] > 0 < metrics["num_accepted_tokens"]
+        assert_no_leak(llm)
+
+
+def test_memory_counts_states_and_snapshots(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token has 256 bytes of K/V, a state and a row of a call 128."""
+    limits = {"max_batch_size": 3, "max_seq_len": 100, "tokens_per_block": 8, "max_num_tokens": 16}
+    states, stretch = (3 + 1 + 16) * 128, 16 * 256 + 128
+
+    def sizes(budget: int, **kv: Any) -> tuple[int, StateSizes, int]:
+        monkeypatch.setattr(resources, "free_memory", lambda device: 2 * budget)
+        config = {"snapshot_blocks": 2, **kv}
+        with open_llm(toy, kv_cache_config=config, **limits) as llm:
+            books = inside.resources(llm).target
+            return books.num_blocks, books.states, len(inside.target(llm).caches.all[0])
+
+    assert sizes(states + 3 * stretch) == (6, StateSizes(3, 3, 2), 7)
+    assert sizes(states + 3 * stretch - 1) == (5, StateSizes(3, 2, 2), 6)
+    plain = sizes(states + 48 * 256, enable_block_reuse=False)
+    assert plain == (6, StateSizes(3, 0, 2), 4)
+    refusal = rf"states of max_batch_size 3 requests take {states} bytes, .* take {states - 1};"
+    with pytest.raises(EngineError, match=refusal):
+        sizes(states - 1)
 
 
 def test_graphs_are_exported(toy: Path) -> None:

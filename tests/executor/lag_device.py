@@ -16,7 +16,7 @@ from trtspec.executor.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
-from .lag_host import Memory, feeds_draft
+from .lag_host import ItemStates, Memory, feeds_draft, states_of
 from .lag_model import feed, feed_tree, slots
 
 
@@ -42,11 +42,13 @@ class Held:
 
 @dataclass
 class Launch:
-    """writes: of each cache, which request may write a block, and its place if it generates."""
+    """writes: of each cache, which request may write a block, and its place if it generates.
+    states: likewise of a slot of a state, and up to which length it may for a snapshot."""
 
     patch: Patch
     fails: bool
     writes: list[dict[int, tuple[int, int | None]]]
+    states: dict[int, tuple[int, int | None]]
     result: StepResult | None = None
 
 
@@ -92,7 +94,8 @@ class Device:
         self._drafted.update({e.request.id: sum(e.drafted) for e in patch.entered})
         self._requests.update({e.request.id: e.request for e in patch.entered})
         self._told.update({id: tuple(map(_ints, tables)) for id, tables in patch.tables.items()})
-        launch = Launch(patch, number in self._failing_collects, self._claim(patch))
+        claims = self._claim(patch), self._claim_states(patch)
+        launch = Launch(patch, number in self._failing_collects, *claims)
         self._queue.append(launch)
         self._memory.in_flight = len(self._queue)
         self.most_in_flight = max(self.most_in_flight, len(self._queue))
@@ -138,6 +141,24 @@ class Device:
                 self._drafted[id] = item.start + item.num_rows
         return claims
 
+    def _claim_states(self, patch: Patch) -> dict[int, tuple[int, int | None]]:
+        """Slots that the launch may write; those that others in flight may write are faults."""
+        claims: dict[int, tuple[int, int | None]] = {}
+        for item, (slot, _, snapshot, border) in zip(
+            patch.plan.items, states_of(patch.plan), strict=True
+        ):
+            id = item.request.id
+            own = {slot: (id, None), snapshot: (id, border)}
+            own.pop(-1, None)
+            for state, claim in own.items():
+                for other in [*(launch.states for launch in self._queue), claims]:
+                    owner, limit = other.get(state, claim)
+                    done = limit is not None and len(self._requests[owner].tokens) - 1 >= limit
+                    if owner != id and not done:
+                        self._memory.faults.append(f"state {state} was given away in flight")
+            claims |= own
+        return claims
+
     def _writes(self, claim: tuple[int, int | None] | None, id: int) -> bool:
         """Whether a claim is another request's, which is not beyond that block by now."""
         if claim is None or claim[0] == id:
@@ -171,7 +192,8 @@ class Device:
         emitted: list[tuple[list[int], list[int]]] = []
         ends: list[str | None] = []
         trees: list[TokenTree | None] = []
-        for item in launch.patch.plan.items:
+        states = states_of(launch.patch.plan)
+        for item, of_item in zip(launch.patch.plan.items, states, strict=True):
             held = self._held.get(item.request.id)
             own: tuple[list[int], list[int]] = [], []
             tree: tuple[list[int], list[int]] = [], []
@@ -180,7 +202,9 @@ class Device:
                 if held is None:
                     raise LookupError(f"nobody entered request {item.request.id}")
                 if goes_on:
+                    start = held.rows[0]
                     own, tree = self._advance(held, item)
+                    self._take_in(held, of_item, start)
             except Exception as error:
                 self._memory.faults.append(f"on the device: {error!r}")
                 goes_on = False
@@ -193,6 +217,10 @@ class Device:
         result.rows = [row for _, rows in emitted for row in rows]
         result.ends = ends
         return result
+
+    def _take_in(self, held: Held, states: ItemStates, start: int) -> None:
+        if states[0] >= 0:
+            self._memory.take_in(states, held.tokens[: held.rows[0]], start)
 
     def _advance(
         self, held: Held, item: ScheduledRequest

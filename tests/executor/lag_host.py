@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,10 +17,22 @@ from trtspec.executor.request import Request
 from trtspec.executor.resources import DraftCache
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
+from trtspec.executor.step_states import StateMoves, TakenNodes
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
-from .lag_model import Model, Rows, feed, feed_tree, slots
+from .lag_model import Model, Rows, digest, feed, feed_tree, slots, took_in
+
+ItemStates = tuple[int, int, int, int]
+"""A column of `StepStates`: slot, source, snapshot, rows."""
+_NO_STATE = -1, -1, -1, -1
+
+
+def states_of(plan: StepPlan) -> list[ItemStates]:
+    """Of each item of a plan, without snapshots of targets that keep no states."""
+    if plan.states is None:
+        return [_NO_STATE] * len(plan.items)
+    return list(zip(*(column.tolist() for column in plan.states), strict=True))
 
 
 @dataclass
@@ -36,6 +49,27 @@ class Memory:
     in_flight: int = 0
     plan: StepPlan = field(default_factory=lambda: StepPlan(()))
     drafts: DraftBatch = field(default_factory=lambda: DraftBatch.none(0))
+    states: dict[int, int | None] = field(default_factory=dict)  # of slots
+    num_restored: int = 0
+
+    def take_in(self, states: ItemStates, tokens: Sequence[int], start: int) -> None:
+        """A state goes from the first ``start`` tokens to all of them."""
+        slot, source, snapshot, border = states
+        if source >= 0:
+            self.num_restored += 1
+            self.states[slot] = self.states.get(source)
+        state = self.states.get(slot) if start else digest([])
+        if state != digest(tokens[:start]):
+            self.faults.append(f"the state in slot {slot} is not that of {start} tokens")
+        for taken, token in enumerate(tokens[start:], start + 1):
+            state = took_in(state, token)
+            if taken == border and snapshot >= 0:
+                self.states[snapshot] = state
+        self.states[slot] = state
+
+    def copy_states(self, source: Tensor, wanted: Tensor) -> None:
+        found = [self.states.get(slot) for slot in source.tolist()]
+        self.states.update(zip(wanted.tolist(), found, strict=True))
 
     def draft(
         self, request: Request, index: int, item: ScheduledRequest
@@ -70,6 +104,20 @@ class HostTarget:
         self.num_calls = 0
         self._memory = memory
         self._failing = failing
+        self._fed: list[int] = []  # tokens of the last call
+        self.copy_states = memory.copy_states
+
+    def move_states(self, moves: StateMoves) -> None:
+        self._replay(moves.before)
+        self.copy_states(moves.source, moves.wanted)
+        self._replay(moves.behind)
+
+    def _replay(self, taken: TakenNodes) -> None:
+        spans = pairwise(taken.row_start.tolist())
+        for slot, (first, end) in zip(taken.state_slots.tolist(), spans, strict=True):
+            for row in taken.rows[first:end].tolist():
+                state = self._memory.states[slot]
+                self._memory.states[slot] = took_in(state, self._fed[row])
 
     def forward(self, packed: RowBatch) -> tuple[Tensor, None]:
         self.num_calls += 1
@@ -79,12 +127,17 @@ class HostTarget:
             self._memory.faults.append("the host takes a step beside the device")
         memory, model = self._memory, self._memory.model
         chosen: list[int | None] = []
-        planned = zip(memory.plan.items, memory.plan.blocks, memory.drafts, strict=True)
-        for item, blocks, drafts in planned:
+        self._fed.clear()
+        states = states_of(memory.plan)
+        planned = zip(memory.plan.items, memory.plan.blocks, memory.drafts, states, strict=True)
+        for item, blocks, drafts, (slot, *_) in planned:
             request, end = item.request, item.start + item.num_rows
             tree = drafts.tokens.tolist(), drafts.parents.tolist()
             places = slots(blocks.tolist(), memory.block, 0, end + len(tree[0]))
             fed = request.tokens[item.start : end]
+            self._fed += [*fed, *tree[0]]
+            if slot >= 0:
+                memory.take_in((slot, -1, -1, -1), request.tokens[:end], item.start)
             rows = feed(model, memory.caches[0], places, item.start, fed)[-1:]
             rows += feed_tree(model, memory.caches[0], places, end - 1, tree)
             depths = [0]

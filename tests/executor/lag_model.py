@@ -78,6 +78,19 @@ def truth(model: Model, request: Request) -> tuple[list[int], str]:
         rows.append(model.row(token, rows))
 
 
+def digest(tokens: Sequence[int]) -> int:
+    """What a state is that took in these, as well as `took_in` comes to it."""
+    state = 1
+    for token in tokens:
+        state = took_in(state, token)
+    return state
+
+
+def took_in(state: int | None, token: int) -> int:
+    """A state behind one more token."""
+    return hash((state, token))
+
+
 def slots(table: Sequence[int], block: int, first: int, end: int) -> list[int]:
     """Where positions lie; -1 behind a window."""
     return [

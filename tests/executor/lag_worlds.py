@@ -20,6 +20,7 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.stopping import StopChecker
 from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.ops.kv_cache import StateSizes
 
 from .lag_device import Device
 from .lag_host import HostDrafter, HostTarget, Memory
@@ -67,6 +68,7 @@ class World:
     on_host: int
     failing: frozenset[int]
     failing_collects: frozenset[int]
+    states: StateSizes
 
 
 @cache
@@ -104,7 +106,7 @@ def random_world(seed: int) -> World:
     fails = rng.random() < 0.15
     failing = frozenset({rng.randrange(12)} if fails and rng.random() < 0.5 else ())
     collects = frozenset({rng.randrange(12)} if fails and not failing else ())
-    return World(
+    world = World(
         seed,
         model,
         tuple(arrivals),
@@ -117,7 +119,16 @@ def random_world(seed: int) -> World:
         rng.choice((0, 0, 0, 0, 20)),
         failing,
         collects,
+        StateSizes(),
     )
+    return replace(world, states=random_states(seed, world.batch))
+
+
+def random_states(seed: int, batch: int) -> StateSizes:
+    """Of a world; in half of them the target keeps none."""
+    rng = random.Random(~seed)
+    sizes = StateSizes(batch, rng.choice((0, 1, 3, 20)), rng.choice((1, 2)))
+    return sizes if seed % 2 else StateSizes()
 
 
 def with_stop(model: Model, id: int, arrival: Arrival, last: int, length: int) -> Arrival:
@@ -168,8 +179,11 @@ class Run:
         extras = [nodes] if slots is None else [nodes, slots]
         sizes = [self._blocks(longest, extra) for extra in extras]
         memory = Memory(model, world.block, [[None] * (n * world.block) for n in sizes], texts)
-        target, *drafts = [self._books(n) for n in sizes]
-        self.faults = memory.faults
+        target, *drafts = [
+            self._books(n, states)
+            for n, states in zip(sizes, (world.states, StateSizes()), strict=False)
+        ]
+        self.faults, self.memory = memory.faults, memory
         self.resources = ResourceManager(target, drafts, [True] * len(drafts))
         drafter = HostDrafter(memory, slots, world.on_host, world.seed)
         drafter.caches = self.resources.draft_caches
@@ -187,9 +201,10 @@ class Run:
         self.by_step: set[int] = set()
         self._prefilled: Counter[int] = Counter()  # tokens that the ends of prompts emitted
 
-    def _books(self, num_blocks: int) -> KVCacheManager:
+    def _books(self, num_blocks: int, states: StateSizes = StateSizes()) -> KVCacheManager:  # noqa: B008
         world = self.world
-        return KVCacheManager(num_blocks, world.block, world.reuse, window=world.model.window)
+        window = world.model.window
+        return KVCacheManager(num_blocks, world.block, world.reuse, window=window, states=states)
 
     def _blocks(self, longest: int, extra: int) -> int:
         """Blocks in which one request fits alone, and the spare ones."""
@@ -218,6 +233,7 @@ class Run:
         self.events[f"{self.device.most_in_flight} in flight"] += 1
         emitted = self.device.num_emitted
         self.events["surplus"] += emitted > sum(r.num_output_tokens for r in self.requests)
+        self.events["restored"] += self.memory.num_restored
         self.events["on both"] += bool(self.target.num_calls and emitted)
         return [
             Outcome(

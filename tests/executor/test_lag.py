@@ -21,7 +21,8 @@ from trtspec.executor.step_result import StepResult
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import drafter_needs
 
-from .lag_device import Device, Launch
+from .lag_device import Device, Held, Launch
+from .lag_host import ItemStates
 from .lag_worlds import Run, World, compare, random_world, with_stop
 
 LAGS = 1, 2, 3
@@ -44,7 +45,7 @@ def test_any_lag_gives_what_lag_0_gives() -> None:
     events = check(range(500))
     for event in (
         "abort", "stop", "length", "error", "stop string", "by step", "preempted", "surplus",
-        "on both", "2 in flight", "3 in flight", "4 in flight",
+        "on both", "restored", "2 in flight", "3 in flight", "4 in flight",
     ):  # fmt: skip
         assert events[event] > 20, (event, events)
 
@@ -212,6 +213,19 @@ def test_a_patch_that_is_forgotten_is_noticed(part: str) -> None:
 
     reason = {"tables": "told|on the device|given away", "entered": "entered", "removed": "removed"}
     with pytest.raises(AssertionError, match=reason[part]):
+        check(range(100), run=Forgetful)
+
+
+def test_a_state_that_is_not_restored_is_noticed() -> None:
+    class Forgets(Device):
+        def _take_in(self, held: Held, states: ItemStates, start: int) -> None:
+            slot, _, *snapshot = states
+            super()._take_in(held, (slot, -1, *snapshot), start)
+
+    class Forgetful(Run):
+        device_type = Forgets
+
+    with pytest.raises(AssertionError, match="is not that of"):
         check(range(100), run=Forgetful)
 
 

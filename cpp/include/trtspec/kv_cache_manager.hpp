@@ -116,7 +116,8 @@ class KVCacheManager final : public KVCache {
   void check_invariants() const override;
 
   bool keeps_states() const override;
-  // Slot of the request's state, and of the snapshot that it began on; -1: none.
+  // Slot of the request's state, and of the snapshot that it begins on, until its first commit; -1:
+  // none. Nobody else gets it before.
   std::int32_t state(std::int64_t request) const override;
   std::int32_t source(std::int64_t request) const override;
   // The first row count above `rows` at which snapshots are kept.
