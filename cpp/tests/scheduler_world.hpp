@@ -27,7 +27,7 @@ constexpr std::int64_t kUnlimited = Sequence{}.max_draft_len;
 inline std::shared_ptr<KVCacheManager> cache(std::int64_t num_blocks, std::int64_t block = kBlock,
                                       std::int64_t lookahead = 0, std::int64_t window = 0,
                                       const trtspec::StateSizes& states = {}) {
-  return std::make_shared<KVCacheManager>(num_blocks, block, true, lookahead, window, states);
+  return std::make_shared<KVCacheManager>(num_blocks, block, true, lookahead, window, 0, states);
 }
 
 // A scheduler with what it stands on, and the requests that it was given.

@@ -177,7 +177,6 @@ def test_prefixes_at_every_offset(hybrids: TinyModels, apart: int) -> None:
     check_hits_at_every_offset(hybrids.folder("qwen3_5"), ngram(4), apart, VOCAB)
 
 
-
 def test_refused(hybrids: TinyModels) -> None:
     """Backends that keep no states, by name."""
     folder = hybrids.folder("qwen3_5")

@@ -37,7 +37,7 @@ std::shared_ptr<KVCache> make_cache(const CacheLayout& layout, std::int64_t num_
     return std::make_shared<SlotKVCacheManager>(num_blocks, layout.tokens_per_block);
   }
   return std::make_shared<KVCacheManager>(num_blocks, layout.tokens_per_block, enable_reuse,
-                                          lookahead, window, states);
+                                          lookahead, window, 0, states);
 }
 
 std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const EngineFolder& folder,
