@@ -47,7 +47,7 @@ void test_useful_nodes() {
 }
 
 void test_a_request_may_limit_its_drafts() {
-  World world(32, {{cache(3)}}, {4, 4, {4}});
+  World world(32, {{cache(4)}}, {4, 4, {4}});
   world.add(0, 2, 8, 0, 0);
   world.add(1, 2, 8, 0, 2);
   world.run();
