@@ -14,6 +14,8 @@
 
 #include <cuda_runtime_api.h>
 #include <trtspec/attention.hpp>
+#include <trtspec/causal_conv.hpp>
+#include <trtspec/gated_delta.hpp>
 #include <trtspec/logits_mask.hpp>
 #include <trtspec/sampling.hpp>
 
@@ -67,6 +69,14 @@ struct TreeMaskParams {
 // Row i of request b sees what paged_tree_attention lets it see. Rows that see nothing (padding,
 // and those that a request does not have) see position 0, so that a softmax over them is finite.
 cudaError_t tree_mask(const TreeMaskParams& params, cudaStream_t stream);
+
+// -- states -------------------------------------------------------------------------------------
+
+// The contracts of trtspec::causal_conv and trtspec::gated_delta; `params` itself lies on the host,
+// with the pointers of its walk on the device. Every row of a tree walks its own path, so a row has
+// the bits of its path as a chain; they agree with the CPU's to rounding. kept_rows is not checked.
+cudaError_t causal_conv(const CausalConvParams& params, cudaStream_t stream);
+cudaError_t gated_delta(const GatedDeltaParams& params, cudaStream_t stream);
 
 // -- acceptance and the cache -------------------------------------------------------------------
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "check.hpp"
+#include "state_trees.hpp"
 #include "state_walk.hpp"
-#include "trees.hpp"
 
 namespace {
 
@@ -15,51 +15,9 @@ using trtspec::StatePath;
 using trtspec::StatePlan;
 using trtspec::StateStep;
 using trtspec::StateWalk;
+using trtspec::test::noise;
+using Trees = trtspec::test::StateTrees;
 using Floats = std::vector<float>;
-
-std::int64_t bit(bool is_set, std::size_t place) {
-  return std::int64_t(std::uint64_t(is_set) << place % 64);
-}
-
-// The walks of requests that are all trees: what a StateWalk points to.
-struct Trees {
-  std::vector<std::vector<std::int32_t>> parents;  // of each request, of all rows but the root
-  std::vector<std::int32_t> slots, starts{0}, contexts;
-  std::vector<char> is_tree;
-  std::vector<std::int64_t> masks;
-  std::int64_t states;
-
-  Trees(std::mt19937& rng, int requests, int most) : states(requests + 1) {
-    for (int b = 0; b < requests; ++b) {
-      const auto tree = trtspec::test::random_tree(rng, most, 9);
-      std::vector<std::vector<bool>> seen{{true}};
-      parents.emplace_back();
-      for (const std::int32_t parent : tree.parents) {
-        parents.back().push_back(parent + 1);  // the root is a row
-        seen.push_back(seen[std::size_t(parent + 1)]);
-        seen.back().resize(seen.size());
-        seen.back().back() = true;
-      }
-      for (const auto& own : seen) {
-        std::int64_t words[2] = {};
-        for (std::size_t j = 0; j < own.size(); ++j) words[j / 64] |= bit(own[j], j);
-        masks.insert(masks.end(), words, words + 2);
-      }
-      slots.push_back(requests - b);
-      starts.push_back(starts.back() + std::int32_t(seen.size()));
-      contexts.push_back(b % 2);
-      is_tree.push_back(1);
-    }
-  }
-
-  std::int64_t rows() const { return starts.back(); }
-
-  StateWalk walk() const {
-    return {rows(),       std::int64_t(slots.size()), states, rows(), 2, slots.data(),
-            starts.data(), contexts.data(), reinterpret_cast<const bool*>(is_tree.data()),
-            masks.data()};
-  }
-};
 
 // Every row starts from the copy that its parent left, and only the root changes what stays.
 void plans_follow_the_tree() {
@@ -100,13 +58,6 @@ void chains_need_one_copy() {
       trtspec::plan_walk({64, 1, 1, 64, 1, &slot, starts, &context, &is_tree, masks.data()});
   CHECK_EQ(plan.copies, 1);
   CHECK_EQ(plan.steps.size(), std::size_t(64));
-}
-
-Floats noise(std::mt19937& rng, std::int64_t count) {
-  std::normal_distribution<float> normal;
-  Floats values(static_cast<std::size_t>(count));
-  for (float& value : values) value = normal(rng);
-  return values;
 }
 
 // A row of a tree is that of its path as a chain of certain rows, to the bit.

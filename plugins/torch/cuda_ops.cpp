@@ -13,6 +13,8 @@
 
 #include "../../cpp/bindings/acceptance_call.hpp"
 #include "../../cpp/bindings/attention_call.hpp"
+#include "../../cpp/bindings/causal_conv_call.hpp"
+#include "../../cpp/bindings/gated_delta_call.hpp"
 #include "../../cpp/bindings/kv_compact_call.hpp"
 #include "../../cpp/bindings/logits_mask_call.hpp"
 #include "../../cpp/bindings/sampling_call.hpp"
@@ -69,6 +71,28 @@ Tensor paged_tree_attention_8bit(const Tensor& q, const Tensor& k, const Tensor&
                                        block_tables, query_start, context_lens, is_tree, tree_mask,
                                        scale, sliding_window, soft_cap, sinks, k_scale, v_scale),
                 q);
+}
+
+Tensor causal_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                   Tensor& tail, Tensor& kept, const Tensor& state_slots,
+                   const Tensor& query_start, const Tensor& context_lens, const Tensor& is_tree,
+                   const Tensor& tree_mask) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const trtspec::CausalConvCall call(x, weight, bias, tail, kept, state_slots, query_start,
+                                     context_lens, is_tree, tree_mask);
+  C10_CUDA_CHECK(trtspec::cuda::causal_conv(call.params(), stream_of(x)));
+  return call.out();
+}
+
+Tensor gated_delta(const Tensor& qkv, const Tensor& gates, const Tensor& a_log,
+                   const Tensor& dt_bias, Tensor& state, Tensor& kept, const Tensor& state_slots,
+                   const Tensor& query_start, const Tensor& context_lens, const Tensor& is_tree,
+                   const Tensor& tree_mask, int64_t key_dim) {
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  const trtspec::GatedDeltaCall call(qkv, gates, a_log, dt_bias, state, kept, state_slots,
+                                     query_start, context_lens, is_tree, tree_mask, key_dim);
+  C10_CUDA_CHECK(trtspec::cuda::gated_delta(call.params(), stream_of(qkv)));
+  return call.out();
 }
 
 Tensor sample(const Tensor& logits, const Tensor& temperature, const Tensor& top_k,
@@ -174,6 +198,8 @@ TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("paged_tree_attention", &paged_tree_attention);
   m.impl("paged_tree_attention_8bit", &paged_tree_attention_8bit);
   m.impl("sample", &sample);
+  m.impl("causal_conv", &causal_conv);
+  m.impl("gated_delta", &gated_delta);
   m.impl("mask_logits", &mask_logits);
   m.impl("draft_candidates", &draft_candidates);
   m.impl("accept", &accept);

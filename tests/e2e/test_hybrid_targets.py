@@ -93,6 +93,16 @@ def test_modules_change_no_text(hybrids: TinyModels, case: str, tmp_path: Path) 
             assert_no_leak(llm)
 
 
+def test_padded_calls(hybrids: TinyModels, draft: Path) -> None:
+    """As for CUDA graphs: rows of nobody change no state."""
+    expected = [hybrids.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
+    options = {"cuda_graph_config": True, "max_batch_size": 4}
+    for speculation in (None, tree(draft, 2, 3, 8)):
+        with open_llm(hybrids.folder("qwen3_5"), speculation, max_seq_len=96, **options) as llm:
+            assert texts(llm)[0] == expected
+            assert_no_leak(llm)
+
+
 def test_aborts(hybrids: TinyModels, draft: Path) -> None:
     """Of texts beside others that go on; their states are others' then."""
     prompts = [PROMPTS[i % 3] for i in range(9)]

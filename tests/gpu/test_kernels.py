@@ -13,6 +13,10 @@ from torch import Tensor
 from trtspec.ops import (
     accept,
     accept_reference,
+    causal_conv,
+    causal_conv_reference,
+    gated_delta,
+    gated_delta_reference,
     kv_compact,
     kv_compact_reference,
     paged_tree_attention,
@@ -24,6 +28,9 @@ from trtspec.ops.sampling import (
     sample,
     sample_reference,
 )
+from trtspec.ops.state_walk import StateWalk
+
+from ..ops import state_calls
 
 pytestmark = [
     pytest.mark.gpu,
@@ -290,3 +297,34 @@ def test_kv_compact(dtype: torch.dtype) -> None:
         kv_compact_reference(caches, src, dst)
         for got, want in zip(device_caches, caches, strict=True):
             assert torch.equal(got.cpu(), want)
+
+
+# -- states -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", ["mixed", "prompt"])
+def test_states(dtype: torch.dtype, case: str) -> None:
+    """The convolution and the delta rule over chains and trees; states and kept rows too."""
+    requests = state_calls.CASES[case]
+    walk = state_calls.make_walk(requests, state_calls.EXTRA)
+    count, states, near = len(walk.tree_mask), state_calls.NUM_STATES, TOLERANCE[dtype]
+    heads, key, value, channels = 4, 40, 70, 2 * 2 * 40 + 4 * 70
+
+    def compare(op: Any, reference: Any, given: list[Tensor], *last: Any) -> None:
+        placed, wide = [x.cuda() for x in given], [x.double() for x in given]
+        got = op(*placed, StateWalk(*(x.cuda() for x in walk)), *last)
+        want = reference(*wide, walk, *last)
+        for ours, theirs in zip((got, *placed), (want, *wide), strict=True):
+            torch.testing.assert_close(ours.cpu().double(), theirs, rtol=near, atol=near)
+
+    noise = state_calls.noise
+    x, kept = noise(count, channels, seed=1, dtype=dtype), torch.zeros(count, 1, channels).to(dtype)
+    weight, bias = (noise(*s, seed=2, dtype=dtype) for s in ((4, channels), (channels,)))
+    tail = noise(states, 3, channels, seed=3, dtype=dtype)
+    compare(causal_conv, causal_conv_reference, [x, weight, bias, tail, kept])
+    gates = noise(count, 2 * heads, seed=4, dtype=dtype)
+    a_log, dt_bias = noise(heads, seed=5), noise(heads, seed=6)
+    state, kept = noise(states, heads, key * value, seed=7), torch.zeros_like(gates).unsqueeze(1)
+    given = [x, gates, a_log, dt_bias, state, kept]
+    compare(gated_delta, gated_delta_reference, given, key)

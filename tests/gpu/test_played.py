@@ -49,6 +49,7 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_kernels.test_draft_candidates, {"case": 0, "mapped": True}),
     (test_kernels.test_accept, {}),
     (test_kernels.test_kv_compact, {"dtype": torch.bfloat16}),
+    (test_kernels.test_states, {"dtype": torch.bfloat16, "case": "mixed"}),
     (test_cuda_ops.test_sample, {"rows": 5, "vocab": 99}),
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": False}),
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": True}),

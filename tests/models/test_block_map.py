@@ -251,7 +251,6 @@ def test_devices_without_kernels() -> None:
     delta = replace(CONFIG.layers[0], mixer=GatedDeltaSpec(2, 4, 8, 8, 4, NORM))
     states = replace(CONFIG, layers=Layers.of([CONFIG.layers[0], delta]))
     refused = {
-        r"the gated delta rule \(linear attention\), for which cuda has no kernel": states,
         "latent attention, for which cuda has no kernel": LATENTS,
         "mixtures of experts, for which cuda has no kernel": MIXTURES,
         "attention sinks, for which cuda has no kernel": sinks,
@@ -262,6 +261,8 @@ def test_devices_without_kernels() -> None:
         require_kernels(config, "cpu")
         with pytest.raises(ConfigError, match=words):
             require_kernels(config, "cuda")
+    require_kernels(states, "cuda")
+    assert GatedDeltaSpec.words in without_kernels(states, Kernels.PLUGINS)
     eight_bits = CONFIG.with_caches(EIGHT_BITS)
     require_kernels(eight_bits, "cuda")
     assert "K/V of 8 bits" in without_kernels(eight_bits, Kernels.PLUGINS)

@@ -1,0 +1,204 @@
+// gated_delta: a block has some columns of a head's state in shared memory, a thread one of them. It
+// goes through all rows of a request; of a tree each row is a block's, which walks its path from the
+// committed state. The root's state is written behind all blocks that read what lay there.
+#include <kernels.hpp>
+
+#include "launch.hpp"
+#include "state_walk.cuh"
+
+namespace trtspec::cuda {
+namespace {
+
+constexpr int kColumns = 64;
+constexpr int kWarps = kColumns / kLanes;
+constexpr float kTiny = 1e-6f;  // as the CPU kernel
+
+// All threads of a block call each of these.
+template <class T>
+class HeadColumns {
+ public:
+  __device__ HeadColumns(const GatedDeltaParams& p, std::int64_t request)
+      : p_(p),
+        request_(request),
+        head_(blockIdx.y),
+        column_(std::int64_t{blockIdx.z} * kColumns + threadIdx.x),
+        query_(reinterpret_cast<float*>(dynamic_shared())),
+        key_(query_ + p.key_dim),
+        own_(key_ + p.key_dim + threadIdx.x) {}
+
+  __device__ bool is_there() const { return column_ < p_.value_dim; }
+
+  __device__ void load_state() {
+    const bool is_new = p_.walk.context_lens[request_] == 0;
+    for (std::int64_t k = 0; k < p_.key_dim; ++k) {
+      own_[k * kColumns] = is_new || !is_there() ? 0 : state()[k * p_.value_dim];
+    }
+  }
+
+  __device__ void store_state() const {
+    if (!is_there()) return;
+    for (std::int64_t k = 0; k < p_.key_dim; ++k) state()[k * p_.value_dim] = own_[k * kColumns];
+  }
+
+  // The output of the row's column.
+  __device__ float take_in(std::int64_t row) {
+    load_keys(row);
+    const T* gates = static_cast<const T*>(p_.gates) + row * 2 * p_.value_heads + head_;
+    const float beta = 1 / (1 + expf(-to_float(gates[0])));
+    const float step = to_float(gates[p_.value_heads]) + p_.dt_bias[head_];
+    const float softplus = step > 20 ? step : log1pf(expf(step));
+    const float decay = expf(-expf(p_.a_log[head_]) * softplus);
+    float known = 0;
+    for (std::int64_t k = 0; k < p_.key_dim; ++k) known += key_[k] * own_[k * kColumns];
+    const float wanted = is_there() ? to_float(row_of(row)[2 * keys() + value()]) : 0;
+    const float delta = (wanted - decay * known) * beta;
+    float out = 0;
+    for (std::int64_t k = 0; k < p_.key_dim; ++k) {
+      const float next = decay * own_[k * kColumns] + key_[k] * delta;
+      own_[k * kColumns] = next;
+      out += query_[k] * next;
+    }
+    __syncthreads();  // the next row's keys come where this one's were
+    return out;
+  }
+
+  __device__ void store(std::int64_t row, float value_of_row) const {
+    if (!is_there()) return;
+    from_float(value_of_row,
+               static_cast<T*>(p_.out)[row * p_.value_heads * p_.value_dim + value()]);
+  }
+
+  __device__ void keep_gates(std::int64_t row) const {
+    if (column_ != 0) return;
+    const std::int64_t at = row * 2 * p_.value_heads + head_;
+    for (const std::int64_t gate : {at, at + p_.value_heads}) {
+      static_cast<T*>(p_.kept)[gate] = static_cast<const T*>(p_.gates)[gate];
+    }
+  }
+
+ private:
+  __device__ std::int64_t keys() const { return p_.key_heads * p_.key_dim; }
+  __device__ std::int64_t value() const { return head_ * p_.value_dim + column_; }
+
+  __device__ const T* row_of(std::int64_t row) const {
+    return static_cast<const T*>(p_.qkv) + row * (2 * keys() + p_.value_heads * p_.value_dim);
+  }
+
+  __device__ float* state() const {
+    const std::int64_t place = p_.walk.state_slots[request_] * p_.value_heads + head_;
+    return p_.state + place * p_.key_dim * p_.value_dim + column_;
+  }
+
+  // Queries and keys, divided by their lengths, queries by the root of key_dim too.
+  __device__ void load_keys(std::int64_t row) {
+    const T* from = row_of(row) + head_ / (p_.value_heads / p_.key_heads) * p_.key_dim;
+    float squares[2] = {};
+    for (std::int64_t k = threadIdx.x; k < p_.key_dim; k += kColumns) {
+      query_[k] = to_float(from[k]);
+      key_[k] = to_float(from[keys() + k]);
+      squares[0] += query_[k] * query_[k];
+      squares[1] += key_[k] * key_[k];
+    }
+    struct Sums {
+      float of[kWarps][2];
+    };
+    Sums& sums = static_shared<Sums>();
+    for (int i = 0; i < 2; ++i) {
+      const float sum = sum_lanes(squares[i]);
+      if (threadIdx.x % kLanes == 0) sums.of[threadIdx.x / kLanes][i] = sum;
+    }
+    __syncthreads();
+    float scales[2];
+    for (int i = 0; i < 2; ++i) {
+      float sum = kTiny;
+      for (int warp = 0; warp < kWarps; ++warp) sum += sums.of[warp][i];
+      scales[i] = 1 / sqrtf(sum);
+    }
+    scales[0] /= sqrtf(static_cast<float>(p_.key_dim));
+    for (std::int64_t k = threadIdx.x; k < p_.key_dim; k += kColumns) {
+      query_[k] *= scales[0];
+      key_[k] *= scales[1];
+    }
+    __syncthreads();
+  }
+
+  const GatedDeltaParams& p_;
+  std::int64_t request_, head_, column_;
+  float* query_;
+  float* key_;
+  float* own_;  // the thread's column: element k is own_[k * kColumns]
+};
+
+// blockIdx.x: a row.
+template <class T>
+__global__ void __launch_bounds__(kColumns) read(const __grid_constant__ GatedDeltaParams p) {
+  const std::int64_t row = blockIdx.x;
+  const StateWalk& walk = p.walk;
+  const std::int64_t request = request_of(walk, row);
+  HeadColumns<T> columns(p, request);
+  if (request < 0) {
+    columns.store(row, 0);
+    return;
+  }
+  const std::int64_t first = walk.query_start[request];
+  if (!walk.is_tree[request]) {
+    if (row != first) return;
+    columns.load_state();
+    for (std::int64_t each = first; each < walk.query_start[request + 1]; ++each) {
+      columns.store(each, columns.take_in(each));
+    }
+    columns.store_state();
+    return;
+  }
+  columns.load_state();
+  float out = 0;
+  for (std::int64_t word = 0; word < walk.mask_words; ++word) {
+    auto bits = static_cast<unsigned long long>(walk.tree_mask[row * walk.mask_words + word]);
+    for (; bits != 0; bits &= bits - 1) {
+      const int bit = 63 - __clzll(static_cast<long long>(bits & (~bits + 1)));
+      out = columns.take_in(first + word * 64 + bit);
+    }
+  }
+  columns.store(row, out);
+  if (row != first) columns.keep_gates(row);
+}
+
+// blockIdx.x: a request, whose root is taken in if it is a tree.
+template <class T>
+__global__ void __launch_bounds__(kColumns)
+    take_in_root(const __grid_constant__ GatedDeltaParams p) {
+  const std::int64_t request = blockIdx.x;
+  const std::int64_t first = p.walk.query_start[request];
+  const bool has_rows = first < p.walk.query_start[request + 1];
+  if (!p.walk.is_tree[request] || p.walk.state_slots[request] < 0 || !has_rows) return;
+  HeadColumns<T> columns(p, request);
+  columns.load_state();
+  columns.take_in(first);
+  columns.store_state();
+}
+
+template <class T>
+cudaError_t run(const GatedDeltaParams& p, cudaStream_t stream) {
+  const auto heads = static_cast<unsigned>(p.value_heads);
+  const auto blocks = static_cast<unsigned>(divide_up(p.value_dim, kColumns));
+  const std::size_t shared = static_cast<std::size_t>(p.key_dim) * (kColumns + 2) * sizeof(float);
+  const dim3 rows(static_cast<unsigned>(p.walk.rows), heads, blocks);
+  const cudaError_t error = launch(read<T>, rows, kColumns, shared, stream, p);
+  if (error != cudaSuccess || p.walk.requests == 0) return error;
+  const dim3 requests(static_cast<unsigned>(p.walk.requests), heads, blocks);
+  return launch(take_in_root<T>, requests, kColumns, shared, stream, p);
+}
+
+}  // namespace
+
+cudaError_t gated_delta(const GatedDeltaParams& params, cudaStream_t stream) {
+  if (params.walk.rows <= 0) return cudaSuccess;
+  switch (params.dtype) {
+    case DType::f32: return run<float>(params, stream);
+    case DType::bf16: return run<bf16>(params, stream);
+    case DType::f16: return run<f16>(params, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace trtspec::cuda
