@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -144,7 +145,8 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
     tensors = _in_halves(resolved.tensors, family.paired, config)
     if gguf is not None and family.gguf is not None and family.gguf.norms_plus_one:
-        norms = (name for name in tensors if name.endswith("norm.weight"))
+        # All but those of what mixers put out.
+        norms = (n for n in tensors if re.search(r"(?<!\.attn\.)norm\.weight$", n))
         tensors |= {name: Shifted.of(tensors[name], -1) for name in norms}
     files = weight_files(stored) if gguf is None else open_gguf(gguf).files
     config = replace(config, storage=storage_of(tensors))

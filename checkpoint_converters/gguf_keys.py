@@ -24,7 +24,8 @@ class GgufKeys:
     saying which layers do; 0: the family has none. default_window: where the file gives none.
     longrope: whether it may hold two tensors of factors. marks_turning: whether its tensor of
     factors says which part of a head turns. by_layer: config.json's keys whose number may be a list
-    of one for each layer, for ``derives`` to read. derives: further values of config.json, of the
+    of one for each layer, for ``derives`` to read. of_images: GGUF's keys that change no text.
+    derives: further values of config.json, of the
     file and of those that were read.
     """
 
@@ -36,13 +37,14 @@ class GgufKeys:
     longrope: bool = False
     marks_turning: bool = False
     by_layer: tuple[str, ...] = ()
+    of_images: tuple[str, ...] = ()
     derives: Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]] | None = None
 
     @property
     def taken(self) -> set[str]:
         """GGUF's keys whose values may be any."""
         scale = {"rope.scaling.attn_factor"} if self.longrope else set()
-        return {*self.reads, *scale, *({WINDOW} if self.window_period else ())}
+        return {*self.reads, *self.of_images, *scale, *({WINDOW} if self.window_period else ())}
 
 
 def layer_windows(file: GgufFile, architecture: str, keys: GgufKeys, layers: int) -> dict[str, Any]:

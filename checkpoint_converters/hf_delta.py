@@ -72,6 +72,7 @@ def _delta_of(hf: HfConfig) -> GatedDeltaSpec:
         value_dim=hf.get("linear_value_head_dim", 128),
         conv_width=hf.get("linear_conv_kernel_dim", 4),
         norm=read_norm(hf),
+        tiled=hf.is_gguf,
     )
 
 

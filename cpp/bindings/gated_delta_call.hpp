@@ -14,10 +14,11 @@ class GatedDeltaCall {
                  const at::Tensor& dt_bias, const at::Tensor& state, const at::Tensor& kept,
                  const at::Tensor& state_slots, const at::Tensor& query_start,
                  const at::Tensor& context_lens, const at::Tensor& is_tree,
-                 const at::Tensor& tree_mask, int64_t key_dim)
+                 const at::Tensor& tree_mask, int64_t key_dim, bool tiled)
       : state_(state),
         kept_(kept),
         key_dim_(key_dim),
+        tiled_(tiled),
         walk_(kOp, qkv, qkv.size(0), state_slots, query_start, context_lens, is_tree, tree_mask) {
     check_dim(kOp, "qkv", qkv, 2);
     check_dim(kOp, "state", state, 3);
@@ -67,6 +68,7 @@ class GatedDeltaCall {
         .state = state_.mutable_data_ptr<float>(),
         .key_heads = key_heads_,
         .value_heads = heads_,
+        .tiled = tiled_,
         .key_dim = key_dim_,
         .value_dim = value_dim_,
         .walk = walk_.walk(state_.size(0), kept_.size(0)),
@@ -78,6 +80,7 @@ class GatedDeltaCall {
 
   at::Tensor state_, kept_, a_log_, dt_bias_, qkv_, gates_, out_;
   int64_t key_dim_, heads_, key_heads_, value_dim_;
+  bool tiled_;
   StateWalkCall walk_;
 };
 

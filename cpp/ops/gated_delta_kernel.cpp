@@ -93,7 +93,7 @@ struct HeadColumns {
   void take_in(const StateStep& step) const {
     const std::int64_t keys = p.key_heads * p.key_dim;
     const float* row = scratch.rows + step.row * scratch.row_size;
-    const float* q = row + head / (p.value_heads / p.key_heads) * 2 * p.key_dim;
+    const float* q = row + p.key_head_of(head) * 2 * p.key_dim;
     const float* key = q + p.key_dim;
     const float beta = row[2 * (keys + head)];
     const float decay = row[2 * (keys + head) + 1];

@@ -83,7 +83,7 @@ void trees_are_their_paths() {
                             .kept = kept_gates.data(), .out = out.data(),
                             .dtype = trtspec::DType::f32, .a_log = constants.data(),
                             .dt_bias = constants.data() + kHeads, .state = states.data(),
-                            .key_heads = 1, .value_heads = kHeads, .key_dim = kKey,
+                            .key_heads = 1, .value_heads = kHeads, .tiled = false, .key_dim = kKey,
                             .value_dim = kValue, .walk = walk});
       return out;
     };

@@ -91,7 +91,7 @@ class HeadColumns {
 
   // Queries and keys, divided by their lengths, queries by the root of key_dim too.
   __device__ void load_keys(std::int64_t row) {
-    const T* from = row_of(row) + head_ / (p_.value_heads / p_.key_heads) * p_.key_dim;
+    const T* from = row_of(row) + p_.key_head_of(head_) * p_.key_dim;
     float squares[2] = {};
     for (std::int64_t k = threadIdx.x; k < p_.key_dim; k += kColumns) {
       query_[k] = to_float(from[k]);

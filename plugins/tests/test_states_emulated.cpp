@@ -55,7 +55,7 @@ void ops_equal_cpu(unsigned seed) {
         .qkv = mixed[0].data(), .gates = gates.data(), .kept = kept_gates[i].data(),
         .out = out[i].data(), .dtype = DType::f32, .a_log = a_log.data(),
         .dt_bias = dt_bias.data(), .state = states[i].data(), .key_heads = key_heads,
-        .value_heads = heads, .key_dim = key, .value_dim = value, .walk = walk};
+        .value_heads = heads, .tiled = seed % 2 == 0, .key_dim = key, .value_dim = value, .walk = walk};
     if (i == 0) {
       trtspec::causal_conv(conv);
       trtspec::gated_delta(delta);

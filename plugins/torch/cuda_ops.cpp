@@ -87,10 +87,10 @@ Tensor causal_conv(const Tensor& x, const Tensor& weight, const std::optional<Te
 Tensor gated_delta(const Tensor& qkv, const Tensor& gates, const Tensor& a_log,
                    const Tensor& dt_bias, Tensor& state, Tensor& kept, const Tensor& state_slots,
                    const Tensor& query_start, const Tensor& context_lens, const Tensor& is_tree,
-                   const Tensor& tree_mask, int64_t key_dim) {
+                   const Tensor& tree_mask, int64_t key_dim, bool tiled) {
   const c10::cuda::CUDAGuard guard(qkv.device());
   const trtspec::GatedDeltaCall call(qkv, gates, a_log, dt_bias, state, kept, state_slots,
-                                     query_start, context_lens, is_tree, tree_mask, key_dim);
+                                     query_start, context_lens, is_tree, tree_mask, key_dim, tiled);
   C10_CUDA_CHECK(trtspec::cuda::gated_delta(call.params(), stream_of(qkv)));
   return call.out();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,16 @@ def _hybrid(writer: Any, config: Any) -> None:
     writer.add_ssm_state_size(config.mamba_d_state)
     writer.add_ssm_time_step_rank(config.mamba_n_heads)
     writer.add_ssm_group_count(config.mamba_n_groups)
+
+
+def _delta(writer: Any, config: Any) -> None:
+    writer.add_full_attention_interval(4)
+    writer.add_rope_dimension_sections([1, 1, 0, 0])
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+    writer.add_ssm_group_count(config.linear_num_key_heads)
 
 
 def _logit_scale(writer: Any, config: Any) -> None:
@@ -161,6 +172,9 @@ CONVERSIONS: dict[str, Conversion] = {
     "cohere": Conversion("COMMAND_R", _logit_scale),
     "cohere_plus": Conversion("COMMAND_R", _logit_scale),
     "cohere2": Conversion("COHERE2", _scaled_window, _EVERY_FOURTH),
+    "qwen3_5": Conversion(
+        "QWEN35", _delta, {"layer_types": ["linear_attention"] * 3 + _FULL}, plus_one=True
+    ),
     "starcoder2": Conversion("STARCODER2", None, {"sliding_window": None}),
 }
 
@@ -218,6 +232,23 @@ def write_family(
     return file
 
 
+def _in_tiles(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
+    """Value heads that share a key head lie apart."""
+    if name == "A_log":
+        weight = -torch.exp(weight)
+    if name == "conv1d.weight":
+        weight = weight.squeeze(1)
+    keys, heads = config.linear_num_key_heads, config.linear_num_value_heads
+    order = torch.arange(heads).view(keys, -1).t().flatten()
+    if name == "norm.weight":
+        return weight
+    if name == "out_proj.weight":
+        return weight.unflatten(1, (heads, -1))[:, order].flatten(1)
+    shared = 2 * keys * config.linear_key_head_dim if "qkv" in name or "conv" in name else 0
+    own = weight[shared:]
+    return torch.cat([weight[:shared], own.unflatten(0, (heads, -1))[order].flatten(0, 1)])
+
+
 def _of_mamba(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
     if name == "A_log":
         return -torch.exp(weight)[:, None]
@@ -239,12 +270,14 @@ def _parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Ten
         elif place:
             yield f"{place}mlp.down_proj.weight", tensor
         else:
-            yield name.replace("mamba.dt_bias", "mamba.dt_proj.bias"), tensor
+            yield re.sub(r"(mamba|linear_attn)\.dt_bias", r"\1.dt_proj.bias", name), tensor
 
 
 def _converted(conversion: Conversion, name: str, weight: torch.Tensor, config: Any) -> np.ndarray:
-    if conversion.plus_one and name.endswith("norm.weight"):
+    if conversion.plus_one and re.search(r"(?<!linear_attn\.)norm\.weight$", name):
         weight = weight + 1
+    if "linear_attn." in name:
+        weight = _in_tiles(name.rpartition("linear_attn.")[2], weight, config)
     if "mamba." in name:
         weight = _of_mamba(name.rpartition("mamba.")[2], weight, config)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}

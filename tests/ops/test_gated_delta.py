@@ -67,8 +67,9 @@ def test_equals_reference(isa: str, dtype: torch.dtype, case: str) -> None:
     for shape in SHAPES:
         call = setup(shape, len(walk.tree_mask), dtype)
         wide = Call(*(x.double() for x in call))
-        got = gated_delta(*call, walk, shape.key_dim)
-        want = gated_delta_reference(*wide, walk, shape.key_dim)
+        tiled = shape.value_heads == 4
+        got = gated_delta(*call, walk, shape.key_dim, tiled)
+        want = gated_delta_reference(*wide, walk, shape.key_dim, tiled)
         torch.testing.assert_close(got.double(), want, rtol=NEAR[dtype], atol=NEAR[dtype])
         torch.testing.assert_close(call.state.double(), wide.state, rtol=1e-5, atol=1e-5)
         assert torch.equal(call.kept.double(), wide.kept)
@@ -150,5 +151,5 @@ def test_refused() -> None:
 
 def test_export() -> None:
     shape = Shape(2, 4, 12, 10)
-    args = (*setup(shape, 3, torch.float32), *make_walk([Rows(1, parents=(0, 0))]), 12)
+    args = (*setup(shape, 3, torch.float32), *make_walk([Rows(1, parents=(0, 0))]), 12, True)
     torch.library.opcheck(torch.ops.trtspec.gated_delta.default, args)

@@ -19,14 +19,16 @@ def gated_delta(
     kept: Tensor,
     walk: StateWalk,
     key_dim: int,
+    tiled: bool = False,
 ) -> Tensor:
     """Of every value head, whose state is a matrix ``S [K, V]``, along each row's own path::
 
         S = decay * S;  S = S + k (beta * (v - k^T S));  out = q^T S
 
     with ``beta = sigmoid(b)`` and ``decay = exp(-exp(a_log) * softplus(a + dt_bias))``; q and k are
-    divided by their lengths (``sqrt(x^2 + 1e-6)``), q by ``sqrt(K)`` too. Value heads share the q
-    and k of H_v / H_k of them. All rows go through the recurrent form, those of prompts too.
+    divided by their lengths (``sqrt(x^2 + 1e-6)``), q by ``sqrt(K)`` too. H_v / H_k neighbouring
+    value heads share the q and k of a key head; ``tiled``: value head h has those of key head
+    h % H_k. All rows go through the recurrent form, those of prompts too.
 
     Args:
         qkv: [T, 2 * H_k * K + H_v * V], heads of q, of k, of v; float32, bfloat16 or float16.
@@ -36,7 +38,7 @@ def gated_delta(
         state: [S, H_v, K * V] float32. Written.
         kept: [>= T, 1, 2 * H_v], dtype of qkv. The gates of rows that may be rejected are written.
         walk: see `StateWalk`.
-        key_dim: K.
+        key_dim: K. tiled: see above.
     Returns:
         [T, H_v * V], dtype of qkv, rounded once; padding is zero. The bits of a row depend on its
         own path only.
@@ -45,7 +47,7 @@ def gated_delta(
         ValueError: a slot, a row or a mask of the walk lies outside, or a state is named twice.
     """
     result: Tensor = torch.ops.trtspec.gated_delta(
-        qkv, gates, a_log, dt_bias, state, kept, *walk, key_dim
+        qkv, gates, a_log, dt_bias, state, kept, *walk, key_dim, tiled
     )
     return result
 
@@ -59,6 +61,7 @@ def gated_delta_reference(
     kept: Tensor,
     walk: StateWalk,
     key_dim: int,
+    tiled: bool = False,
 ) -> Tensor:
     """``gated_delta`` in plain torch, in float64 where that is the dtype of qkv and the state."""
     wide = torch.promote_types(qkv.dtype, torch.float32)
@@ -67,8 +70,9 @@ def gated_delta_reference(
     keys = (qkv.shape[1] - values) // 2
     q, k, v = torch.split(qkv.to(wide), [keys, keys, values], dim=1)
     q, k = (_unit(torch.unflatten(x, 1, (-1, key_dim))) for x in (q, k))
-    group = heads * key_dim // keys
-    q, k = (x.repeat_interleave(group, 1) for x in (q * key_dim**-0.5, k))
+    of_key, count = torch.arange(heads), keys // key_dim
+    of_key = of_key % count if tiled else of_key // (heads // count)
+    q, k = q[:, of_key] * key_dim**-0.5, k[:, of_key]
     v = torch.unflatten(v, 1, (heads, -1))
     b, a = gates.to(wide).chunk(2, dim=1)
     beta = torch.sigmoid(b)
@@ -99,6 +103,6 @@ def _unit(x: Tensor) -> Tensor:
 def _gated_delta_fake(
     qkv: Tensor, gates: Tensor, a_log: Tensor, dt_bias: Tensor, state: Tensor, *others: object
 ) -> Tensor:
-    key_dim = others[-1]
+    *_, key_dim, _ = others
     assert isinstance(key_dim, int)
     return qkv.new_empty(qkv.shape[0], state.shape[1] * (state.shape[2] // key_dim))

@@ -19,9 +19,14 @@ struct GatedDeltaParams {
 
   std::int64_t key_heads;
   std::int64_t value_heads;  // a multiple
+  bool tiled;                // value head h has key head h % key_heads; else they share in turn
   std::int64_t key_dim;
   std::int64_t value_dim;
   StateWalk walk;
+
+  constexpr std::int64_t key_head_of(std::int64_t head) const {
+    return tiled ? head % key_heads : head / (value_heads / key_heads);
+  }
 };
 
 // Contract: trtspec/ops/gated_delta.py. A column of a head's state is a chain of its own, over the

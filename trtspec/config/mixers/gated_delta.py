@@ -23,8 +23,9 @@ _GATES = "attn.b.weight", "attn.a.weight"
 class GatedDeltaSpec(MixerSpec):
     """The gated delta rule (arXiv 2412.06464): a state ``[value heads, key_dim, value_dim]``.
 
-    num_key_heads: heads of q and k; num_value_heads: of v, a multiple. conv_width: newest rows that
-    the convolution over q, k and v reads. norm: of each head's output, before its gate.
+    num_key_heads: heads of q and k; num_value_heads: of v, a multiple. tiled: value head h has the
+    q and k of head ``h % num_key_heads``; else neighbours share theirs. conv_width: newest rows
+    that the convolution over q, k and v reads. norm: of each head's output, before its gate.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -38,6 +39,7 @@ class GatedDeltaSpec(MixerSpec):
     value_dim: int
     conv_width: int
     norm: NormSpec
+    tiled: bool = False
     kind: Literal["gated_delta"] = "gated_delta"
 
     def __post_init__(self) -> None:

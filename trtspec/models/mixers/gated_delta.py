@@ -83,8 +83,8 @@ class GatedDelta(nn.Module):
     def _delta(self, qkv: Tensor, gates: Tensor, walk: StateWalk, cache: Cache) -> Tensor:
         tail, inputs, state, kept = cache
         mixed = self.conv(qkv, tail, inputs, walk)
-        constants = self.a_log, self.dt_bias
-        return gated_delta(mixed, gates, *constants, state, kept, walk, self.spec.key_dim)
+        constants, spec = (self.a_log, self.dt_bias), self.spec
+        return gated_delta(mixed, gates, *constants, state, kept, walk, spec.key_dim, spec.tiled)
 
 
 def _lacks(spec: GatedDeltaSpec, kernels: Kernels) -> Iterator[str]:
