@@ -223,7 +223,10 @@ def write_family(
         ggml = gguf.GGMLQuantizationType[kind if is_matrix else "F32"]
         raw = gguf.quantize(_converted(conversion, name, parameter.detach(), config), ggml)
         if is_matrix and kind != "F32":
-            parameter.data.copy_(torch.from_numpy(gguf.dequantize(raw, ggml)))
+            rounded = torch.from_numpy(gguf.dequantize(raw, ggml))
+            if "linear_attn." in name:
+                rounded = _in_tiles(name.rpartition("linear_attn.")[2], rounded, config, undo=True)
+            parameter.data.copy_(rounded)
         writer.add_tensor(theirs, raw, raw_dtype=None if ggml == 0 else ggml)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -232,14 +235,15 @@ def write_family(
     return file
 
 
-def _in_tiles(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
-    """Value heads that share a key head lie apart."""
+def _in_tiles(name: str, weight: torch.Tensor, config: Any, undo: bool = False) -> torch.Tensor:
+    """Value heads that share a key head lie apart; ``undo``: of a matrix, beside each other."""
     if name == "A_log":
         weight = -torch.exp(weight)
     if name == "conv1d.weight":
         weight = weight.squeeze(1)
     keys, heads = config.linear_num_key_heads, config.linear_num_value_heads
     order = torch.arange(heads).view(keys, -1).t().flatten()
+    order = order.argsort() if undo else order
     if name == "norm.weight":
         return weight
     if name == "out_proj.weight":

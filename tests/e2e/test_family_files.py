@@ -26,6 +26,7 @@ PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
 CASES = [
     *((case, "F32", {}) for case in CONVERSIONS),
     ("phi3", "Q8_0", {"intermediate_size": 96}),
+    ("qwen3_5", "Q8_0", {"intermediate_size": 96, "linear_value_head_dim": 32}),
     ("granite_hybrid", "Q8_0", {"shared_intermediate_size": 96}),
     ("gemma4", "F32", {"vocab_size_per_layer_input": VOCAB + 30}),
     ("gemma4", "Q8_0", {"intermediate_size": 96, "hidden_size_per_layer_input": 32}),
