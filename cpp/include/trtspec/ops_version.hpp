@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 8;
+constexpr std::int64_t kOpsVersion = 9;
 
 }  // namespace trtspec
