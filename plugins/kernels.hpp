@@ -17,6 +17,7 @@
 #include <trtspec/causal_conv.hpp>
 #include <trtspec/gated_delta.hpp>
 #include <trtspec/logits_mask.hpp>
+#include <trtspec/mamba2.hpp>
 #include <trtspec/sampling.hpp>
 
 #include <cstddef>
@@ -72,11 +73,12 @@ cudaError_t tree_mask(const TreeMaskParams& params, cudaStream_t stream);
 
 // -- states -------------------------------------------------------------------------------------
 
-// The contracts of trtspec::causal_conv and trtspec::gated_delta; `params` itself lies on the host,
+// The contracts of trtspec::causal_conv, gated_delta and mamba2; `params` itself lies on the host,
 // with the pointers of its walk on the device. Every row of a tree walks its own path, so a row has
 // the bits of its path as a chain; they agree with the CPU's to rounding. kept_rows is not checked.
 cudaError_t causal_conv(const CausalConvParams& params, cudaStream_t stream);
 cudaError_t gated_delta(const GatedDeltaParams& params, cudaStream_t stream);
+cudaError_t mamba2(const Mamba2Params& params, cudaStream_t stream);
 
 // -- acceptance and the cache -------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class HeadColumns {
                static_cast<T*>(p_.out)[row * p_.value_heads * p_.value_dim + value()]);
   }
 
-  __device__ void keep_gates(std::int64_t row) const {
+  __device__ void keep(std::int64_t row) const {
     if (column_ != 0) return;
     const std::int64_t at = row * 2 * p_.value_heads + head_;
     for (const std::int64_t gate : {at, at + p_.value_heads}) {
@@ -133,48 +133,16 @@ class HeadColumns {
 template <class T>
 __global__ void __launch_bounds__(kColumns) read(const __grid_constant__ GatedDeltaParams p) {
   const std::int64_t row = blockIdx.x;
-  const StateWalk& walk = p.walk;
-  const std::int64_t request = request_of(walk, row);
+  const std::int64_t request = request_of(p.walk, row);
   HeadColumns<T> columns(p, request);
-  if (request < 0) {
-    columns.store(row, 0);
-    return;
-  }
-  const std::int64_t first = walk.query_start[request];
-  if (!walk.is_tree[request]) {
-    if (row != first) return;
-    columns.load_state();
-    for (std::int64_t each = first; each < walk.query_start[request + 1]; ++each) {
-      columns.store(each, columns.take_in(each));
-    }
-    columns.store_state();
-    return;
-  }
-  columns.load_state();
-  float out = 0;
-  for (std::int64_t word = 0; word < walk.mask_words; ++word) {
-    auto bits = static_cast<unsigned long long>(walk.tree_mask[row * walk.mask_words + word]);
-    for (; bits != 0; bits &= bits - 1) {
-      const int bit = 63 - __clzll(static_cast<long long>(bits & (~bits + 1)));
-      out = columns.take_in(first + word * 64 + bit);
-    }
-  }
-  columns.store(row, out);
-  if (row != first) columns.keep_gates(row);
+  read_states(p.walk, row, request, columns);
 }
 
 // blockIdx.x: a request, whose root is taken in if it is a tree.
 template <class T>
-__global__ void __launch_bounds__(kColumns)
-    take_in_root(const __grid_constant__ GatedDeltaParams p) {
-  const std::int64_t request = blockIdx.x;
-  const std::int64_t first = p.walk.query_start[request];
-  const bool has_rows = first < p.walk.query_start[request + 1];
-  if (!p.walk.is_tree[request] || p.walk.state_slots[request] < 0 || !has_rows) return;
-  HeadColumns<T> columns(p, request);
-  columns.load_state();
-  columns.take_in(first);
-  columns.store_state();
+__global__ void __launch_bounds__(kColumns) take_in(const __grid_constant__ GatedDeltaParams p) {
+  HeadColumns<T> columns(p, blockIdx.x);
+  take_in_root(p.walk, blockIdx.x, columns);
 }
 
 template <class T>
@@ -186,7 +154,7 @@ cudaError_t run(const GatedDeltaParams& p, cudaStream_t stream) {
   const cudaError_t error = launch(read<T>, rows, kColumns, shared, stream, p);
   if (error != cudaSuccess || p.walk.requests == 0) return error;
   const dim3 requests(static_cast<unsigned>(p.walk.requests), heads, blocks);
-  return launch(take_in_root<T>, requests, kColumns, shared, stream, p);
+  return launch(take_in<T>, requests, kColumns, shared, stream, p);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "../../cpp/bindings/gated_delta_call.hpp"
 #include "../../cpp/bindings/kv_compact_call.hpp"
 #include "../../cpp/bindings/logits_mask_call.hpp"
+#include "../../cpp/bindings/mamba2_call.hpp"
 #include "../../cpp/bindings/sampling_call.hpp"
 #include "../kernels.hpp"
 
@@ -92,6 +93,19 @@ Tensor gated_delta(const Tensor& qkv, const Tensor& gates, const Tensor& a_log,
   const trtspec::GatedDeltaCall call(qkv, gates, a_log, dt_bias, state, kept, state_slots,
                                      query_start, context_lens, is_tree, tree_mask, key_dim, tiled);
   C10_CUDA_CHECK(trtspec::cuda::gated_delta(call.params(), stream_of(qkv)));
+  return call.out();
+}
+
+Tensor mamba2(const Tensor& xbc, const Tensor& dt, const Tensor& gate, const Tensor& a_log,
+              const Tensor& dt_bias, const Tensor& skip, Tensor& state, Tensor& kept,
+              const Tensor& state_slots, const Tensor& query_start, const Tensor& context_lens,
+              const Tensor& is_tree, const Tensor& tree_mask, int64_t groups, double dt_min,
+              double dt_max) {
+  const c10::cuda::CUDAGuard guard(xbc.device());
+  const trtspec::Mamba2Call call(xbc, dt, gate, a_log, dt_bias, skip, state, kept, state_slots,
+                                 query_start, context_lens, is_tree, tree_mask, groups, dt_min,
+                                 dt_max);
+  C10_CUDA_CHECK(trtspec::cuda::mamba2(call.params(), stream_of(xbc)));
   return call.out();
 }
 
@@ -200,6 +214,7 @@ TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("sample", &sample);
   m.impl("causal_conv", &causal_conv);
   m.impl("gated_delta", &gated_delta);
+  m.impl("mamba2", &mamba2);
   m.impl("mask_logits", &mask_logits);
   m.impl("draft_candidates", &draft_candidates);
   m.impl("accept", &accept);

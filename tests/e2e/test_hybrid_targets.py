@@ -20,6 +20,7 @@ from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
 from trtspec.executor.step_states import StateMoves
 from trtspec.models.mixers.gated_delta import GatedDelta
+from trtspec.models.mixers.mamba2 import Mamba2
 from trtspec.models.state_rows import StateRows
 from trtspec.ops.state_walk import StateWalk
 
@@ -34,6 +35,8 @@ from .test_mtp_behind import watch_guesses
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4, random_prompt(3, 5, VOCAB)]
 GREEDY = SamplingParams(max_tokens=24)
 RUNS = (GREEDY, replace(GREEDY, temperature=0.8, seed=5))
+MIXERS = {"qwen3_5": GatedDelta, "granite_hybrid": Mamba2}
+"""Of each kind of layers with states a family, and the module."""
 TIGHT: dict[str, Any] = {
     "max_num_tokens": 16,
     "tokens_per_block": 4,
@@ -48,11 +51,11 @@ def hybrids(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return models
 
 
-@pytest.fixture(scope="module")
-def draft(hybrids: TinyModels) -> Path:
-    """Often right about Qwen3.5's texts."""
-    read = [prompt + hybrids.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
-    return hybrids.save(student(read), "student")
+@cache
+def draft(hybrids: TinyModels, case: str) -> Path:
+    """Often right about a target's texts."""
+    read = [prompt + hybrids.greedy(case, prompt, 24) for prompt in PROMPTS]
+    return hybrids.save(student(read), f"{case}-student")
 
 
 def texts(llm: LLM) -> list[list[list[int]]]:
@@ -93,22 +96,24 @@ def test_modules_change_no_text(hybrids: TinyModels, case: str, tmp_path: Path) 
             assert_no_leak(llm)
 
 
-def test_padded_calls(hybrids: TinyModels, draft: Path) -> None:
+@pytest.mark.parametrize("case", MIXERS)
+def test_padded_calls(hybrids: TinyModels, case: str) -> None:
     """As for CUDA graphs: rows of nobody change no state."""
-    expected = [hybrids.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
+    expected = [hybrids.greedy(case, prompt, 24) for prompt in PROMPTS]
     options = {"cuda_graph_config": True, "max_batch_size": 4}
-    for speculation in (None, tree(draft, 2, 3, 8)):
-        with open_llm(hybrids.folder("qwen3_5"), speculation, max_seq_len=96, **options) as llm:
+    for speculation in (None, tree(draft(hybrids, case), 2, 3, 8)):
+        with open_llm(hybrids.folder(case), speculation, max_seq_len=96, **options) as llm:
             assert texts(llm)[0] == expected
             assert_no_leak(llm)
 
 
-def test_aborts(hybrids: TinyModels, draft: Path) -> None:
+@pytest.mark.parametrize("case", MIXERS)
+def test_aborts(hybrids: TinyModels, case: str) -> None:
     """Of texts beside others that go on; their states are others' then."""
     prompts = [PROMPTS[i % 3] for i in range(9)]
-    speculation = tree(draft, 2, 3, 8)
+    speculation = tree(draft(hybrids, case), 2, 3, 8)
     options: dict[str, Any] = {**TIGHT, "max_batch_size": 4}
-    with open_llm(hybrids.folder("qwen3_5"), speculation, max_seq_len=96, **options) as llm:
+    with open_llm(hybrids.folder(case), speculation, max_seq_len=96, **options) as llm:
         running = [llm.generate_async(prompt, GREEDY, streaming=True) for prompt in prompts]
         for i, handle in enumerate(running):
             for output in handle:
@@ -116,7 +121,7 @@ def test_aborts(hybrids: TinyModels, draft: Path) -> None:
                     handle.abort()
         for i, handle in enumerate(running):
             text = handle.result(60).outputs[0].token_ids
-            expected = hybrids.greedy("qwen3_5", prompts[i], 24)
+            expected = hybrids.greedy(case, prompts[i], 24)
             assert text == expected[: len(text)] and (len(text) == 24 or i % 3 != 1)
         assert_no_leak(llm)
 
@@ -139,15 +144,15 @@ def row_before(rows: StateRows) -> StateWalk:
     return walk._replace(tree_mask=(2 << place)[:, None] - 1)
 
 
-def tail_forgotten(self: GatedDelta, *given: Any) -> None:
+def tail_forgotten(self: GatedDelta | Mamba2, *given: Any) -> None:
     """Accepted rows are taken in by the state alone."""
     *_, cache = given
     before = cache[0].clone()
-    right_replay(self, *given)
+    right_replays[type(self)](self, *given)
     cache[0].copy_(before)
 
 
-def one_node_late(self: GatedDelta, *given: Any) -> None:
+def one_node_late(self: GatedDelta | Mamba2, *given: Any) -> None:
     """Accepted rows are taken in but for the last of each request."""
     slots, rows, starts, cache = given
     counts = starts.diff() - 1
@@ -156,40 +161,46 @@ def one_node_late(self: GatedDelta, *given: Any) -> None:
         for first, n in zip(starts[:-1].tolist(), counts.tolist(), strict=True)
     ]
     left = torch.cat([starts.new_zeros(1), counts.cumsum(0).int()])
-    right_replay(self, slots, torch.cat(kept), left, cache)
+    right_replays[type(self)](self, slots, torch.cat(kept), left, cache)
 
 
 right_moves, right_walk = ResourceManager.state_moves, StateRows.walk
-right_replay = GatedDelta.replay
+right_replays: dict[type, Any] = {mixer: mixer.replay for mixer in MIXERS.values()}
 CONTROLS: dict[str, tuple[Any, str, Any]] = {
     "all nodes": (ResourceManager, "state_moves", accepts_all),
     "no node": (ModelEngine, "_replay", accepts_none),
     "row before": (StateRows, "walk", row_before),
-    "no tail": (GatedDelta, "replay", tail_forgotten),
-    "one node late": (GatedDelta, "replay", one_node_late),
+    "no tail": (None, "replay", tail_forgotten),
+    "one node late": (None, "replay", one_node_late),
 }
+"""What is replaced by something wrong; None: the mixer."""
 
 
 @pytest.mark.parametrize("wrong", CONTROLS)
+@pytest.mark.parametrize("case", MIXERS)
 def test_a_wrong_state_is_found(
-    hybrids: TinyModels, draft: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+    hybrids: TinyModels, monkeypatch: pytest.MonkeyPatch, case: str, wrong: str
 ) -> None:
     """The controls."""
-    expected = [hybrids.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
-    with open_llm(hybrids.folder("qwen3_5"), tree(draft, 3, 3, 12), max_seq_len=96) as llm:
+    owner, name, other = CONTROLS[wrong]
+    expected = [hybrids.greedy(case, prompt, 24) for prompt in PROMPTS]
+    speculation = tree(draft(hybrids, case), 3, 3, 12)
+    with open_llm(hybrids.folder(case), speculation, max_seq_len=96) as llm:
         assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) == expected
-        monkeypatch.setattr(*CONTROLS[wrong])
+        monkeypatch.setattr(MIXERS[case] if owner is None else owner, name, other)
         assert tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False)) != expected
 
 
 @pytest.mark.parametrize("apart", [1, 2])
-def test_prefixes_at_every_offset(hybrids: TinyModels, apart: int) -> None:
-    check_hits_at_every_offset(hybrids.folder("qwen3_5"), ngram(4), apart, VOCAB)
+@pytest.mark.parametrize("case", MIXERS)
+def test_prefixes_at_every_offset(hybrids: TinyModels, case: str, apart: int) -> None:
+    check_hits_at_every_offset(hybrids.folder(case), ngram(4), apart, VOCAB)
 
 
-def test_refused(hybrids: TinyModels) -> None:
+@pytest.mark.parametrize("case", MIXERS)
+def test_refused(hybrids: TinyModels, case: str) -> None:
     """Backends that keep no states, by name."""
-    folder = hybrids.folder("qwen3_5")
+    folder = hybrids.folder(case)
     for backend in ("onnx", "tensorrt"):
         with pytest.raises(ConfigError, match=f"layers that keep states, and graphs .*{backend}"):
             open_llm(folder, backend=backend, max_seq_len=96)

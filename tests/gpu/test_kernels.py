@@ -19,6 +19,8 @@ from trtspec.ops import (
     gated_delta_reference,
     kv_compact,
     kv_compact_reference,
+    mamba2,
+    mamba2_reference,
     paged_tree_attention,
 )
 from trtspec.ops.quantised_cache import paged_tree_attention_8bit
@@ -305,7 +307,8 @@ def test_kv_compact(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("case", ["mixed", "prompt"])
 def test_states(dtype: torch.dtype, case: str) -> None:
-    """The convolution and the delta rule over chains and trees; states and kept rows too."""
+    """The convolution, the delta rule and Mamba-2 over chains and trees; states and kept rows
+    too."""
     requests = state_calls.CASES[case]
     walk = state_calls.make_walk(requests, state_calls.EXTRA)
     count, states, near = len(walk.tree_mask), state_calls.NUM_STATES, TOLERANCE[dtype]
@@ -328,3 +331,9 @@ def test_states(dtype: torch.dtype, case: str) -> None:
     state, kept = noise(states, heads, key * value, seed=7), torch.zeros_like(gates).unsqueeze(1)
     given = [x, gates, a_log, dt_bias, state, kept]
     compare(gated_delta, gated_delta_reference, given, key)
+    groups, size = 2, 20
+    gate = noise(count, channels - 2 * groups * size, seed=8, dtype=dtype)
+    steps, skip = gates[:, heads:], noise(heads, seed=9)
+    state = noise(states, heads, size * gate.shape[1] // heads, seed=10)
+    given = [x, steps, gate, a_log, dt_bias, skip, state, torch.zeros_like(steps).unsqueeze(1)]
+    compare(mamba2, mamba2_reference, given, groups)

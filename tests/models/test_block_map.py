@@ -254,7 +254,6 @@ def test_devices_without_kernels() -> None:
         "latent attention, for which cuda has no kernel": LATENTS,
         "mixtures of experts, for which cuda has no kernel": MIXTURES,
         "attention sinks, for which cuda has no kernel": sinks,
-        "Mamba-2, for which cuda has no kernel": HYBRID,
         r"heads of 512 elements \(up to 256\), for which cuda has no kernel": wide,
     }
     for words, config in refused.items():
@@ -263,6 +262,8 @@ def test_devices_without_kernels() -> None:
             require_kernels(config, "cuda")
     require_kernels(states, "cuda")
     assert GatedDeltaSpec.words in without_kernels(states, Kernels.PLUGINS)
+    assert Mamba2Spec.words in without_kernels(HYBRID, Kernels.PLUGINS)
+    assert Mamba2Spec.words not in without_kernels(HYBRID, Kernels.CUDA)
     eight_bits = CONFIG.with_caches(EIGHT_BITS)
     require_kernels(eight_bits, "cuda")
     assert "K/V of 8 bits" in without_kernels(eight_bits, Kernels.PLUGINS)

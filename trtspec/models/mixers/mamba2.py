@@ -101,7 +101,7 @@ def _missing(spec: Mamba2Spec) -> Iterator[str]:
 
 
 def _lacks(spec: Mamba2Spec, kernels: Kernels) -> Iterator[str]:
-    if kernels is not Kernels.CPU:
+    if kernels is Kernels.PLUGINS:
         yield spec.words
 
 
