@@ -30,7 +30,10 @@ from ..e2e.helpers import TinyModels, random_prompt
 from ..e2e.quantised_folder import quantised
 
 IDS = torch.tensor(random_prompt(5, 40))
-UNSPLIT = {"olmo2", "olmo3", "qwen3_next", "qwen3_5", "qwen3_5_moe"}
+UNSPLIT = {
+    *("olmo2", "olmo3", "qwen3_next", "qwen3_5", "qwen3_5_moe"),
+    *("granite_hybrid", "granite_hybrid_moe"),
+}
 """With a norm over all heads, or recurrent mixers."""
 FLOATS = {"activation_dtype": "float32"}
 
@@ -125,7 +128,8 @@ def test_groups_that_ranks_would_cut_are_refused(
         networks(path, 2)
 
 
-def test_recurrent_mixers_are_refused_by_name(tmp_path: Path) -> None:
-    family_model("qwen3_next").save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", ["qwen3_next", "granite_hybrid"])
+def test_recurrent_mixers_are_refused_by_name(tmp_path: Path, family: str) -> None:
+    family_model(family).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="not split over ranks in this version"):
         networks(tmp_path, 2)
