@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from checkpoint_converters import load_checkpoint
 from trtspec import LLM, SamplingParams
@@ -16,11 +19,14 @@ from trtspec.bench.synthetic.engine import open_llm, synthetic_engine
 from trtspec.bench.synthetic.network import Synthetic, SyntheticTensors
 from trtspec.bench.synthetic.sizes import SIZES, Sizes
 from trtspec.bench.synthetic_flag import read_sizes
+from trtspec.builder.locate import find_model
 from trtspec.commands import bench
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.models.causal_lm import CausalLM
 
+from .. import inside
+from ..e2e.dflash_heads import random_dflash
 from ..e2e.helpers import TinyModels, random_prompt
 from ..models.paged import Feed, PagedModel
 from ..models.tiny_hf import VOCAB
@@ -135,6 +141,36 @@ def test_an_engine_has_its_source_s_text_and_acceptance(rows: int | None) -> Non
     with pytest.raises(ConfigError, match="draft_vocab_size 4150 of a head with 4096 rows needs"):
         small = replace(sizes, vocab_size=None, draft_vocab_size=4150)
         synthetic_engine("trtspec-tiny", small, SPECULATION, **OPTIONS)
+
+
+def test_a_head_that_guesses_blocks(tmp_path: Path) -> None:
+    """With a vocabulary head of its own: its guesses are its source's, at another size."""
+    hf = AutoModelForCausalLM.from_pretrained(find_model("trtspec-tiny"))
+    folder = random_dflash(hf, tmp_path / "head", causal_head=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {n: x for n, x in tensors.items() if "q_norm" not in n and "k_norm" not in n}
+    noise = torch.Generator().manual_seed(3)
+    tensors["lm_head.weight"] = torch.randn(4096, 256, generator=noise)
+    save_file(tensors, folder / "model.safetensors")
+    speculation = {"method": "jetspec", "model": str(folder), "tree_depth": 4, "budget": 32}
+    sizes = Sizes(1024, 10, 256, 128, 704)
+    made = synthetic_engine("trtspec-tiny", sizes, speculation, **OPTIONS)
+    proposed = []
+    for llm in (LLM("trtspec-tiny", speculation, **OPTIONS), open_llm(made, speculation)):
+        with llm:
+            drafter: Any = inside.drafter(llm)
+            roll_out, found = drafter._roll_out, list[Tensor]()
+
+            def watched(*given: Any, roll_out: Any = roll_out, found: list[Tensor] = found) -> Any:
+                trees = roll_out(*given)
+                found += trees[:2]
+                return trees
+
+            drafter._roll_out = watched
+            llm.generate("def main(argv):", SamplingParams(12), use_tqdm=False)
+            proposed.append(found)
+    assert len(proposed[0]) > 10
+    assert all(map(torch.equal, *proposed))
 
 
 def test_benchmarks_take_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

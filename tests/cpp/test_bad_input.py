@@ -277,6 +277,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         edited(facts__draft__rollout=None),
         ("config.json", "a draft for 'draft_model' runs in Python only", "trtspec.LLM"),
     ),
+    "draft_window": (
+        edited(drafts__0__speculation__window={"size": 8, "sinks": 4}),
+        ("config.json", "rows are let go (draft_window) runs in Python only", "trtspec.LLM"),
+    ),
     "lookahead": (edited(facts__draft__rollout__lookahead=1), ("1 is not between 0 and 0",)),
     "half_draft": (edited(drafts__0__speculation=...), ("config.json", '"speculation"')),
     "draft_elsewhere": (edited(drafts__0__folder="draft_2"), ("'draft'", "the folder")),

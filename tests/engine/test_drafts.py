@@ -14,6 +14,7 @@ from torch import nn
 
 from trtspec.backends.parts import PartRole
 from trtspec.config.draft import DraftConfig
+from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
@@ -55,6 +56,7 @@ DRAFTS: dict[str, DraftConfig] = {
     "pard2": Pard2Config(MODEL, 16, (0, 1), 70, mask_token=69, scale=0.5),
     "assistant": AssistantConfig(MODEL, (0, 1), 16, (2,)),
 }
+PYTHON_ONLY = {"medusa", "dflash", "dflash2", "dspark", "pard2", "assistant"}
 
 
 def test_every_kind_is_here() -> None:
@@ -146,3 +148,12 @@ def test_every_kind_is_lowered(name: str) -> None:
 
     draft_kinds()[config.kind].stand_in(config, Opened())
     assert sorted(asked) == sorted(names)
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_what_a_runtime_without_python_is_told(name: str) -> None:
+    """Nothing of a network that it does not roll out, which it refuses by its method's name."""
+    draft = EngineDraft(DRAFTS[name], SpeculationContract(name, 1, 3, 4))
+    facts = draft.rollout_facts(by_pass=False)
+    assert (facts is None) == (name in PYTHON_ONLY)
+    json.dumps(facts)

@@ -165,7 +165,8 @@ class SyntheticTensors(Mapping[str, Tensor]):
         network, found = self.network, self.origins
         layers = {match[2] for name in self.source if (match := _LAYER.fullmatch(name))}
         found |= {name: name for name in self.source if _LAYER.fullmatch(name) is None}
-        known = {"norm.weight", _EMBEDDING, _HEAD, *((_FC, _MAP) if self.is_head else ())}
+        known = {"norm.weight", _EMBEDDING, _HEAD}
+        known |= {_FC, _MAP, "hidden_norm.weight"} if self.is_head else set()
         strange = (found.keys() - known) | (layers - _NORMS - _READ - _WRITE)
         if strange:
             raise CheckpointError(
