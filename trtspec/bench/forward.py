@@ -5,6 +5,7 @@ Caches hold zeros and tokens are all the same: neither changes what a call costs
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -51,11 +52,13 @@ class CallShape:
 @dataclass(frozen=True)
 class CallTime:
     """What a call took, in seconds, and the bytes that it had to read. engine: whose call it is,
-    "target" or the folder of a draft."""
+    "target" or the folder of a draft. processor_seconds: of all threads together, which others on
+    the machine hardly change."""
 
     engine: str
     shape: CallShape
     seconds: float
+    processor_seconds: float
     weight_bytes: int
     kv_bytes: int
 
@@ -113,8 +116,16 @@ class ForwardBench:
         before = engine.weight_bytes, engine.kv_bytes
         call()
         read = engine.weight_bytes - before[0], engine.kv_bytes - before[1]
-        taken = seconds_per_call([call], seconds, self.engine.build.device)
-        return CallTime(name, shape, taken, *read)
+        number = 0
+
+        def counted() -> None:
+            nonlocal number
+            number += 1
+            call()
+
+        began = time.process_time()
+        taken = seconds_per_call([counted], seconds, self.engine.build.device)
+        return CallTime(name, shape, taken, (time.process_time() - began) / number, *read)
 
     def _verify(self, shape: CallShape) -> Callable[[], object]:
         tree = TokenTree([0] * (shape.rows - 1), range(-1, shape.rows - 2))
@@ -144,20 +155,21 @@ class ForwardBench:
         return torch.arange(first, first + self._per_request, dtype=torch.int32)
 
 
-def row_of(time: CallTime, rates: MachineRates) -> dict[str, Any]:
-    """The call as plain JSON values: its engine and shape, ``ms``, the ``memory_floor_ms`` of what
-    it reads and its share, and ``linear_ms``: what its weights take at the rates of plain products.
-    """
-    floor = rates.floor_of(time.weight_bytes + time.kv_bytes, time.seconds)
-    rows = time.shape.rows * time.shape.batch
+def row_of(found: CallTime, rates: MachineRates) -> dict[str, Any]:
+    """The call as plain JSON values: its engine and shape, ``ms``, ``processor_ms`` of all threads
+    together, the ``memory_floor_ms`` of what it reads and its share, and ``linear_ms``: what its
+    weights take at the rates of plain products."""
+    floor = rates.floor_of(found.weight_bytes + found.kv_bytes, found.seconds)
+    rows = found.shape.rows * found.shape.batch
     return {
-        "engine": time.engine,
-        **asdict(time.shape),
-        "ms": time.seconds * 1e3,
-        "weight_bytes": time.weight_bytes,
-        "kv_bytes": time.kv_bytes,
+        "engine": found.engine,
+        **asdict(found.shape),
+        "ms": found.seconds * 1e3,
+        "processor_ms": found.processor_seconds * 1e3,
+        "weight_bytes": found.weight_bytes,
+        "kv_bytes": found.kv_bytes,
         **floor.to_dict(),
-        "linear_ms": rates.linear_seconds(time.weight_bytes, rows) * 1e3,
+        "linear_ms": rates.linear_seconds(found.weight_bytes, rows) * 1e3,
     }
 
 

@@ -19,14 +19,15 @@ from trtspec.errors import ConfigError
 
 FORMAT, FORMAT_VERSION = "trtspec-bench forward", 2
 HEADERS = (
-    "call", "backend", "batch", "rows", "context", "ms", "x first", "floor ms", "share",
+    "call", "backend", "batch", "rows", "context", "ms", "cpu ms", "x first", "floor ms", "share",
     "products ms",
 )  # fmt: skip
 DESCRIPTION = """Times the call that verifies, by rows a request (the root and its drafts), batch
 and context, and with --method the one that drafts (rows: accepted ones, which it begins with), and
 its first step where an engine can leave it at that.
 floor: the time to read the weights, once a pass, and the K/V alone; products: what the weights take
-at the measured rates of plain products of as many rows; x first: times the engine's first line.
+at the measured rates of plain products of as many rows; x first: times the engine's first line;
+cpu ms: processor time of all threads together, which other work on the machine hardly changes.
 Several backends are measured one after the other. On aoti a rollout is one compiled call; on eager
 and on backends of ONNX graphs it is a call or two for each pass over the draft.
 """
@@ -128,6 +129,7 @@ def _lines(calls: Sequence[dict[str, Any]]) -> list[list[str]]:
             f"{call['engine']}: {call['kind']}",
             *(str(call[name]) for name in ("backend", "batch", "rows", "context")),
             f"{call['ms']:.3f}",
+            f"{call['processor_ms']:.1f}",
             f"{call['ms'] / first.setdefault(call['engine'], call['ms']):.2f}",
             ms_text(call["memory_floor_ms"]),
             share_text(call["memory_floor_share"]),
