@@ -169,15 +169,19 @@ def test_drafts_of_a_request_that_is_gone_are_forgotten() -> None:
     assert drafter.alarm.compared == 0
 
 
-@pytest.mark.parametrize(("seconds", "share"), [(0.3, 0.1), (1.5, 0.5), (None, None)])
+@pytest.mark.parametrize(
+    ("draft", "step", "share", "told"),
+    [(0.3, 1.0, 0.1, False), (1.5, 1.0, 0.5, True), (None, 1.0, None, False),
+     (1.5e-3, 9e-4, 1.5 / 2.7, False)],
+)  # fmt: skip
 def test_a_heavy_draft_is_told_with_its_figure(
-    caplog: pytest.LogCaptureFixture, seconds: float | None, share: float | None
+    caplog: pytest.LogCaptureFixture, draft: float | None, step: float, share: float, told: bool
 ) -> None:
-    """A rollout of three tokens that takes so long, of a target whose step takes a second."""
-    drafter, target = watched(seconds), Clock(1.0)
+    """A rollout of three tokens; a target so small that calls cost more than what they read."""
+    drafter, target = watched(draft), Clock(step)
     drafter.profile(target, 4, 64)  # type: ignore[arg-type]
     assert drafter.token_cost == pytest.approx(share)
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == (share == 0.5)
-    if lines:
-        assert "takes 50% of a step of the target (3 of them 1500.00 ms, a step 1000.00" in lines[0]
+    assert len(caplog.messages) == told
+    if told:
+        expected = "takes 50% of a step of the target (3 of them 1500.00 ms, a step 1000.00 ms)"
+        assert expected in caplog.messages[0]

@@ -35,8 +35,13 @@ texts raise alarms; with a higher second one, too; with lower ones it takes long
 _EVIDENCE = 14.0
 """Ln of how much likelier one of them is than the other, to change the state. A false alarm takes
 e^14 tokens or more while half of what is usual is accepted; with more an alarm comes later."""
-_TIMED = 3
-"""Calls, of which the fastest counts: fewer time what only the first does, more delay starts."""
+_TIMED = 4
+"""Calls of an engine, of which the fastest counts: fewer time what only the first does, or what the
+machine does beside; more delay the start."""
+_TOY = 1e-3
+"""Seconds of a step of the target below which no draft is called heavy: there a call costs more by
+being made than by what it reads. With less, toys are blamed; with more, small models on fast GPUs
+go untold."""
 
 
 class AcceptanceAlarm:
@@ -133,11 +138,11 @@ class AlarmedDrafter(ForwardingDrafter):
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
         """Beside what the drafter measures: what a drafted token costs, of one request."""
         super().profile(target, max_requests, max_rows)
-        draft, step = _fastest(self._engine), _fastest(target)
-        if draft is None or not step:
+        draft, step = _fastest(self._engine, target)
+        if not step or math.isinf(draft):
             return
         self.token_cost = draft / self.needs.max_depth / step
-        if self.token_cost > HEAVY:
+        if self.token_cost > HEAVY and step > _TOY:
             logger.warning(
                 "a token of the draft %s takes %.0f%% of a step of the target (%d of them %.2f ms, "
                 "a step %.2f ms): it pays only where most are accepted; %s",
@@ -182,7 +187,11 @@ class AlarmedDrafter(ForwardingDrafter):
         )
 
 
-def _fastest(engine: CountedEngine) -> float | None:
-    """Seconds of a call for one request; None: the engine cannot tell."""
-    seconds = [engine.time_call(1, 1) for _ in range(_TIMED)]
-    return min((each for each in seconds if each is not None), default=None)
+def _fastest(draft: CountedEngine, target: CountedEngine) -> tuple[float, float]:
+    """Seconds of a call of each for one request, interleaved; infinite: it cannot be timed."""
+    least = [math.inf, math.inf]
+    for _ in range(_TIMED):
+        for i, engine in enumerate((draft, target)):
+            seconds = engine.time_call(1, 1)
+            least[i] = least[i] if seconds is None else min(least[i], seconds)
+    return least[0], least[1]
