@@ -30,11 +30,8 @@ from ..e2e.helpers import TinyModels, random_prompt
 from ..e2e.quantised_folder import quantised
 
 IDS = torch.tensor(random_prompt(5, 40))
-UNSPLIT = {
-    *("olmo2", "olmo3", "qwen3_next", "qwen3_5", "qwen3_5_moe"),
-    *("granite_hybrid", "granite_hybrid_moe"),
-}
-"""With a norm over all heads, or recurrent mixers."""
+UNSPLIT = {"olmo2", "olmo3", "granite_hybrid", "granite_hybrid_moe"}
+"""With a norm over all heads."""
 FLOATS = {"activation_dtype": "float32"}
 
 
@@ -78,6 +75,13 @@ def assert_split(path: Path, ranks: int, **options: Any) -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNSPLIT))
 def test_every_family(tmp_path: Path, family: str) -> None:
     family_model(family).save_pretrained(tmp_path)
+    assert_split(tmp_path, 2)
+
+
+def test_groups_of_heads_that_share_states_inputs(tmp_path: Path) -> None:
+    """Mamba-2: what lies side by side in its matrices is shared out piece by piece."""
+    changes = {"mamba_n_groups": 2, "mamba_n_heads": 12, "mamba_d_head": 16}
+    family_model("granite_hybrid", **changes).save_pretrained(tmp_path)
     assert_split(tmp_path, 2)
 
 
@@ -128,8 +132,7 @@ def test_groups_that_ranks_would_cut_are_refused(
         networks(path, 2)
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "granite_hybrid"])
-def test_recurrent_mixers_are_refused_by_name(tmp_path: Path, family: str) -> None:
-    family_model(family).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="not split over ranks in this version"):
+def test_norms_over_all_heads_are_refused_by_name(tmp_path: Path) -> None:
+    family_model("olmo2").save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="a norm over all heads"):
         networks(tmp_path, 2)

@@ -66,6 +66,11 @@ class LayerPart:
             f"{self.words} are not split over ranks in this version; leave tensor_parallel_size out"
         )
 
+    def sections(self, name: str) -> tuple[int, ...]:
+        """Rows of what lies side by side in one of its tensors, each of which ranks share out by
+        itself; empty where that is one thing."""
+        return ()
+
     def unnamed(self) -> ConfigError:
         """Of a part whose tensors have no names."""
         return ConfigError(f"the tensors of {self.title} {self.kind} have no names in this version")

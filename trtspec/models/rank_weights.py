@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,32 +31,49 @@ _GROUPED = (SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX)
 _SUFFIXES = (VALUES_SUFFIX, INPUT_SCALE_SUFFIX, PERMUTATION_SUFFIX, *_GROUPED)
 
 
+class _Place(NamedTuple):
+    """One of so many ranks."""
+
+    rank: int
+    ranks: int
+
+
 @dataclass(frozen=True)
 class _Cut:
-    """A rank's part of a tensor: ``size`` from ``start`` on, along ``dim``; what would lie behind
-    the end is the last one again."""
+    """A rank's part of a tensor: runs of it along ``dim``, each of a first place and a size."""
 
     dim: int
-    start: int
-    size: int
+    runs: tuple[tuple[int, int], ...]
     whole: int
 
     @classmethod
-    def of(cls, name: str, whole: Shape, own: Shape, rank: int, ranks: int) -> _Cut | None:
-        """That of a tensor by its shapes in the model and in a rank; None: all ranks have it."""
+    def of(
+        cls, whole: Shape, own: Shape, place: _Place, sections: Sequence[tuple[int, int]]
+    ) -> _Cut | None:
+        """That of a tensor by its shapes in the model and in a rank; None: all ranks have it.
+        Several ranks may have the same part, of few heads of keys. ``sections``: sizes there and
+        here of what lies side by side in it; empty: it is one thing."""
         if whole == own:
             return None
         (dim,) = (i for i, sizes in enumerate(zip(whole, own, strict=True)) if len(set(sizes)) > 1)
-        size, of = own[dim], whole[dim]
-        # Several ranks may have the same part, of few heads of keys; never the same tokens.
-        parts = ranks if name in (EMBEDDING, HEAD) else of // size
-        return cls(dim, rank * parts // ranks * size, size, of)
+        runs, begin = [], 0
+        for of, size in sections or ((whole[dim], own[dim]),):
+            part = place.rank * (of // size) // place.ranks
+            runs.append((begin + part * size, size))
+            begin += of
+        return cls(dim, tuple(runs), whole[dim])
+
+    @classmethod
+    def of_vocabulary(cls, tokens: int, rows: int, rank: int) -> _Cut:
+        """That of a matrix with a row for each token, of which ranks have as many."""
+        return cls(0, ((rank * rows, rows),), tokens)
 
     def taken(self, tensor: Tensor, dim: int) -> Tensor:
-        if self.start + self.size <= self.whole:
-            return tensor.narrow(dim, self.start, self.size)
-        places = torch.arange(self.start, self.start + self.size).clamp(max=self.whole - 1)
-        return tensor.index_select(dim, places)
+        """The part, along that dimension; for places behind the end the last one again."""
+        if len(self.runs) == 1 and sum(self.runs[0]) <= self.whole:
+            return tensor.narrow(dim, *self.runs[0])
+        places = [torch.arange(start, start + size) for start, size in self.runs]
+        return tensor.index_select(dim, torch.cat(places).clamp(max=self.whole - 1))
 
     def grouped(self, tensor: Tensor, name: str) -> Tensor:
         """Of scales, zeros or offsets ``[n]`` or ``[n, G]``."""
@@ -63,13 +81,14 @@ class _Cut:
             return self.taken(tensor, 0)
         if tensor.dim() == 1 or tensor.shape[1] == 1:
             return tensor
+        ((start, count),) = self.runs
         size, rest = divmod(self.whole, tensor.shape[1])
-        if rest or self.start % size or self.size % size:
+        if rest or start % size or count % size:
             raise CheckpointError(
-                f"{name}: groups of {size} inputs do not divide the {self.size} inputs of a rank; "
+                f"{name}: groups of {size} inputs do not divide the {count} inputs of a rank; "
                 "choose another tensor_parallel_size, or weights in floats (weight_dtype)"
             )
-        return tensor.narrow(1, self.start // size, self.size // size)
+        return tensor.narrow(1, start // size, count // size)
 
 
 class RankWeights:
@@ -97,10 +116,15 @@ class _RankTensors(Mapping[str, Tensor]):
                 self._first_experts[f"layers.{i}.{EXPERTS}"] = rank * held
                 self._numbers[f"layers.{i}.mlp.{FIRST_EXPERT}"] = rank * held
         whole = model_tensors(checkpoint.config)
-        self._cuts = {
-            name: _Cut.of(name, whole[self._source(name)], shape, rank, config.ranks)
-            for name, shape in model_tensors(config).items()
-        }
+        place = _Place(rank, config.ranks)
+        self._cuts: dict[str, _Cut | None] = {}
+        for name, own in model_tensors(config).items():
+            of = whole[self._source(name)]
+            if name in (EMBEDDING, HEAD):
+                self._cuts[name] = _Cut.of_vocabulary(of[0], own[0], rank)
+            else:
+                sections = _sections(name, checkpoint.config, config)
+                self._cuts[name] = _Cut.of(of, own, place, sections)
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._numbers:
@@ -145,6 +169,16 @@ class _RankTensors(Mapping[str, Tensor]):
                 expert, _, rest = name.removeprefix(start).partition(".")
                 return f"{start}{int(expert) + first}.{rest}"
         return name
+
+
+def _sections(name: str, whole: ModelConfig, own: ModelConfig) -> list[tuple[int, int]]:
+    """Sizes in the model and in a rank of what lies side by side in a tensor."""
+    place, _, rest = name.partition(".")
+    layer, _, part = rest.partition(".")
+    if place != "layers":
+        return []
+    sizes = (config.layers[int(layer)].mixer.sections(part) for config in (whole, own))
+    return list(zip(*sizes, strict=True))
 
 
 def _split(name: str) -> tuple[str, str]:

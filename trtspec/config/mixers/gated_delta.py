@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.kv import CacheDtype
-from trtspec.config.layer_part import check_sizes
+from trtspec.config.layer_part import check_sizes, share
 from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
 from trtspec.config.norm_spec import NormSpec, Shape
@@ -74,6 +74,17 @@ class GatedDeltaSpec(MixerSpec):
     def with_cache(self, dtype: CacheDtype | None) -> GatedDeltaSpec:
         """See `MixerSpec.with_cache`: a state is no K/V, and stays as it is."""
         return self
+
+    def sharded(self, ranks: int) -> GatedDeltaSpec:
+        """See `LayerPart.sharded`: some of the heads, with their states."""
+        keys = share("num_key_heads", self.num_key_heads, ranks)
+        values = share("num_value_heads", self.num_value_heads, ranks)
+        return replace(self, num_key_heads=keys, num_value_heads=values)
+
+    def sections(self, name: str) -> tuple[int, ...]:
+        """See `LayerPart.sections`."""
+        keys = self.num_key_heads * self.key_dim
+        return (keys, keys, self.values) if name.startswith(("attn.qkv", "attn.conv")) else ()
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`: q, k and v side by side; z, the gate of the output; the gates b

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer
-from trtspec.config.layer_part import check_sizes
+from trtspec.config.layer_part import check_sizes, share
 from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
 from trtspec.config.norm_spec import NormSpec, Shape
@@ -72,6 +72,20 @@ class Mamba2Spec(MixerSpec):
             CacheBuffer("state", self.num_heads, size, "float32", "slot"),
             CacheBuffer("time_step", 1, self.num_heads, kind="step"),
         )
+
+    def sharded(self, ranks: int) -> Mamba2Spec:
+        """See `LayerPart.sharded`: some of the groups of heads, with their states. A norm is over
+        a whole group."""
+        groups = share("num_groups", self.num_groups, ranks)
+        return replace(self, num_heads=self.num_heads // ranks, num_groups=groups)
+
+    def sections(self, name: str) -> tuple[int, ...]:
+        """See `LayerPart.sections`."""
+        shared = self.num_groups * self.state_size
+        channels = self.inner, shared, shared
+        if name.startswith("attn.in_proj"):
+            return self.inner, *channels, self.num_heads
+        return channels if name.startswith("attn.conv") else ()
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`: the matrix in gives gates, the convolution's channels and time
