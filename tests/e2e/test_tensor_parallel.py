@@ -31,6 +31,8 @@ from .helpers import (
 from .near_ties import assert_same_but_for_ties
 
 RUNS = (GREEDY_24, SAMPLED_24)
+SMALL: dict[str, Any] = {"max_num_tokens": 40, "kv_cache_config": {"max_tokens": 160}}
+"""So that prompts are fed in chunks and requests are preempted."""
 
 
 def split(folder: Path, speculation: Any = None, ranks: int = 2, **options: Any) -> LLM:
@@ -69,8 +71,7 @@ def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) 
     folder, speculation = METHODS[method](models, tmp_path)
     with split(folder) as llm:
         expected = texts(llm)
-    small = {"max_num_tokens": 40, "kv_cache_config": {"max_tokens": 160}}
-    with split(folder, speculation, **small) as llm:
+    with split(folder, speculation, **SMALL) as llm:
         steps = watch(llm)
         assert texts(llm) == expected
         assert any(step.num_preempted for step in steps)
@@ -92,12 +93,19 @@ def test_every_method_in_every_way(
             assert_way(folder, llm, way, speculation or ngram(2), PROMPTS, RUNS)
 
 
-def test_experts_are_shared_out_whole(tmp_path: Path) -> None:
-    """A softmax router, and a shared expert behind a gate."""
+@pytest.mark.parametrize(
+    ("family", "by_expert"), [("qwen2_moe", True), ("qwen3_5", False)], ids=["experts", "states"]
+)
+def test_texts_of_families(tmp_path: Path, family: str, by_expert: bool) -> None:
+    """Experts of a softmax router, shared out whole; states, with snapshots, replays of accepted
+    drafts, preemption."""
     models = TinyModels(tmp_path)
     models.hf = cache(family_model)
-    with split(models.folder("qwen2_moe"), ngram(4), enable_expert_parallel=True) as llm:
-        assert_texts(models, "qwen2_moe", texts(llm))
+    options = {**SMALL, "enable_expert_parallel": by_expert}
+    with split(models.folder(family), ngram(4), **options) as llm:
+        assert_texts(models, family, texts(llm))
+        assert llm.get_metrics()["num_accepted_tokens"] > 0
+        assert_no_leak(llm)
 
 
 def test_quantised_weights_and_inputs(models: TinyModels) -> None:
