@@ -266,6 +266,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         edited(speculation={"method": "hybrid", "drafters": []}),
         ("config.json", "a hybrid, of several drafters", "Python only", "trtspec.LLM"),
     ),
+    "ranks": (
+        edited(build__tensor_parallel_size=2),
+        ("config.json", "split over ranks", "Python only", "trtspec.LLM"),
+    ),
     "torch": (edited(environment__torch="1.0"), ("torch 1.0 (here 2.", "trtspec-build")),
     "isa": (edited(environment__vector_isa="X"), ("vector_isa X", "trtspec-build")),
     "instructions": (

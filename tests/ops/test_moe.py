@@ -129,9 +129,27 @@ def test_only_chosen_experts_count() -> None:
     assert call.run()[0].isnan().all()
 
 
+@pytest.mark.parametrize("kind", ["plain", "codes4"])
+def test_ranks_that_share_experts_out_sum_up_to_all(kind: str) -> None:
+    """An expert that is at another rank adds nothing here; a row may have several such."""
+    call = replace(Call.make(kind, torch.float32), residual=torch.zeros(12, HIDDEN))
+    total = torch.zeros(12, HIDDEN)
+    for first, end in ((0, 3), (3, EXPERTS)):
+        own = call.chosen - first
+        chosen = torch.where((own >= 0) & (own < end - first), own, -1)
+        up, down = (
+            ExpertWeights(*(None if part is None else part[first:end] for part in each))
+            for each in (call.up, call.down)
+        )
+        here = replace(call, chosen=chosen, up=up, down=down)
+        torch.testing.assert_close(here.run(), here.run(op=moe_reference), rtol=2e-2, atol=2e-2)
+        total += here.run()
+    torch.testing.assert_close(total, call.run(), rtol=1e-4, atol=1e-4)
+
+
 def test_refuses_experts_that_are_none() -> None:
     call = Call.make("plain", torch.float32)
-    for wrong, message in ((EXPERTS, "chose expert 7, there are 7"), (-1, "chose expert -1")):
+    for wrong, message in ((EXPERTS, "chose expert 7, there are 7"), (-2, "chose expert -2")):
         chosen = call.chosen.clone()
         chosen[5, 1] = wrong
         with pytest.raises(ValueError, match=f"row 5 {message}"):
