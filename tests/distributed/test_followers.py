@@ -131,12 +131,13 @@ def test_closing_ends_all_even_one_that_is_busy() -> None:
 
 
 def test_followers_end_when_the_first_rank_is_killed() -> None:
-    """However it dies; one waits in a call, one for orders."""
+    """However it dies, and though a fork of it lives on; one waits in a call, one for orders."""
     code = (
         "from trtspec.distributed.followers import Followers\n"
         f"f = Followers({PROGRAM!r}, 3, [])\n"
         "f.meet()\n"
-        "import torch\n"
+        "import os, torch\n"
+        "if not os.fork(): import time; time.sleep(40); os._exit(0)\n"
         "f._channels[0].send(('add', torch.ones(1)))\n"
         "print(*(p.pid for p in f._processes), flush=True)\n"
         "import time; time.sleep(600)\n"

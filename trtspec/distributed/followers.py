@@ -120,7 +120,7 @@ class Followers:
 
     def _watch(self, rank: int) -> None:
         channel, process = self._channels[rank - 1], self._processes[rank - 1]
-        channel.wait_for_end()
+        channel.has_ended()
         said = ""
         with suppress(EOFError, OSError):
             while True:

@@ -48,11 +48,12 @@ class Channel:
         data = self._read(int.from_bytes(self._read(_LENGTH), "little"))
         return pytree.tree_map(_as_tensor, pickle.loads(data))
 
-    def wait_for_end(self) -> None:
-        """Wait until the other end is gone, whatever comes in meanwhile."""
+    def has_ended(self, within: float | None = None) -> bool:
+        """Whether the other end is gone within so many seconds, whatever comes in meanwhile; None:
+        wait for that."""
         poll = select.poll()
         poll.register(self._end, select.POLLRDHUP)
-        poll.poll()
+        return bool(poll.poll(None if within is None else 1000 * within))
 
     def shut(self) -> None:
         """End the connection, for all that hold one of its ends."""
