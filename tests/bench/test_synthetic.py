@@ -21,6 +21,7 @@ from trtspec.bench.synthetic.sizes import SIZES, Sizes
 from trtspec.bench.synthetic_flag import read_sizes
 from trtspec.builder.locate import find_model
 from trtspec.commands import bench
+from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError, EngineError
 from trtspec.models.causal_lm import CausalLM
@@ -208,6 +209,12 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Synthetic(load_checkpoint(models.folder(source)).config, sizes)
+
+
+def test_caches_stay_as_they_were_asked_for(models: TinyModels) -> None:
+    source = load_checkpoint(models.folder("llama")).config
+    wide = Synthetic(source.with_caches(EIGHT_BITS), EXACT).config
+    assert wide == Synthetic(source, EXACT).config.with_caches(EIGHT_BITS)
 
 
 def test_sizes_have_the_cost_that_they_claim() -> None:

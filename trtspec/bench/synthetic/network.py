@@ -245,7 +245,7 @@ def _require_plain(config: ModelConfig) -> None:
     spec = config.layers.specs[0]
     own, dense, heads = attention_of(spec), dense_of(spec), HeadSpec(tied=config.head.tied)
     kept = ("num_heads", "num_kv_heads", "head_dim", "rope", "rotary_dim", "interleaved", "scale")
-    mixer = AttentionSpec(**{name: getattr(own, name) for name in kept})
+    mixer = AttentionSpec(**{name: getattr(own, name) for name in (*kept, "cache_dtype")})
     ffn = DenseSpec(dense.intermediate_size, dense.activation, dense.gated)
     layer = LayerSpec(mixer, ffn, NormSpec(spec.norm.eps))
     layers, norm = Layers.repeat(layer, config.num_layers), NormSpec(config.norm.eps)
