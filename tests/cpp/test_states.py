@@ -42,5 +42,6 @@ def test_python_and_cpp(
     caches = ("--max_batch_size", 2, "--kv_cache_snapshot_blocks", 2)
     result = program.run(engine, samples, tmp_path, "--temperature", 0, *drafts, *caches)
     assert result.tokens == expected
-    assert [result.figures[name] for name in FIGURES] == [figures[name] for name in FIGURES]
+    metrics = result.report["metrics"]
+    assert [metrics[name] for name in FIGURES] == [figures[name] for name in FIGURES]
     assert min(figures[name] for name in FIGURES) > 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
@@ -68,12 +67,10 @@ class Simulation:
         sizes = world.block, *(size or world.block for size in world.draft_blocks)
         spares = world.spare_blocks, *world.draft_spare_blocks
         extras = nodes, *(cache.slots for cache in caches)
-        lookaheads = 0, *(cache.lookahead for cache in caches)
+        options = self.options(caches)
         self.target, *drafts = [
             self.sized(largest, *of_cache)
-            for of_cache in zip(
-                extras, sizes, spares, lookaheads, world.windows, self.options(), strict=False
-            )
+            for of_cache in zip(extras, sizes, spares, options, strict=False)
         ]
         self.resources = self.resources_type(
             self.target, drafts, [cache.from_tokens for cache in caches]
@@ -93,23 +90,15 @@ class Simulation:
         self.found: dict[tuple[int, int], list[int | None]] = {}
         self.expected = {r.id: self.text(r) for r in self.arrivals}
 
-    def options(self) -> Iterable[dict[str, Any]]:
-        """What else the caches are made with."""
-        return repeat({})
+    def options(self, drafts: Sequence[DraftCacheNeeds]) -> list[dict[str, Any]]:
+        """What the caches are made with, the target's first."""
+        lookaheads = 0, *(cache.lookahead for cache in drafts)
+        pairs = zip(lookaheads, self.world.windows, strict=False)
+        return [{"lookahead": lookahead, "window": window} for lookahead, window in pairs]
 
-    def sized(
-        self,
-        largest: int,
-        extra: int,
-        size: int,
-        spare: int,
-        lookahead: int,
-        window: int,
-        others: dict[str, Any],
-    ) -> Any:
+    def sized(self, largest: int, extra: int, size: int, spare: int, options: Any) -> Any:
         """A cache that holds the largest request alone."""
         world = self.world
-        options = {"lookahead": lookahead, "window": window, **others}
         step = world.batch + world.spare_rows
         held = self.manager_type(1, size, world.reuse, **options).rows_held(largest, step)
         return self.manager_type(-(-(held + extra) // size) + spare, size, world.reuse, **options)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from typing import Any
 
+from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import StepPlan
 from trtspec.executor.step_result import StepResult
@@ -36,8 +37,9 @@ class StateSimulation(Simulation):
         self.states: dict[int, int] = {}  # by slot
         super().__init__(world)
 
-    def options(self) -> Iterable[dict[str, Any]]:
-        return chain([{"states": self.sizes}], repeat({}))
+    def options(self, drafts: Sequence[DraftCacheNeeds]) -> list[dict[str, Any]]:
+        target, *others = super().options(drafts)
+        return [target | {"states": self.sizes}, *others]
 
     def take_in(self, batch: StepPlan) -> None:
         """The call takes in all rows but nodes."""

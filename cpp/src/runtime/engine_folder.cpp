@@ -279,10 +279,6 @@ EngineFolder read_config(const std::string& path, const Json& json) {
 
 }  // namespace
 
-std::int64_t LayerCache::Buffer::row_bytes() const {
-  return heads * size * (dtype == "float32" ? 4 : dtype == "int8" ? 1 : 2);
-}
-
 std::int64_t DecoderShape::row_bytes(LayerCache::Kind kind) const {
   std::int64_t bytes = 0;
   for (const LayerCache& cache : caches) {

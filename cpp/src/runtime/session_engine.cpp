@@ -24,6 +24,10 @@ at::ScalarType torch_dtype(const std::string& name) {
 
 }  // namespace
 
+std::int64_t LayerCache::Buffer::row_bytes() const {
+  return heads * size * static_cast<std::int64_t>(c10::elementSize(torch_dtype(dtype)));
+}
+
 SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& shape,
                              const Sizes& given, std::shared_ptr<Device> device, Parts parts)
     : layout_(folder.layout()),
