@@ -43,6 +43,10 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
         )
         for dtype, window in ((torch.float32, 0), (torch.bfloat16, 8))
     ),
+    (
+        test_kernels.test_attention_over_8_bits,
+        {"head_dim": 20, "dtype": torch.bfloat16, "window": 48},
+    ),
     (test_kernels.test_attention_in_a_graph_follows_its_buffers, {}),
     (test_kernels.test_sample, {"case": 5}),
     (test_kernels.test_draft_candidates, {"case": 5, "mapped": False}),
@@ -51,6 +55,7 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_kernels.test_kv_compact, {"dtype": torch.bfloat16}),
     (test_kernels.test_states, {"dtype": torch.bfloat16, "case": "mixed"}),
     (test_cuda_ops.test_sample, {"rows": 5, "vocab": 99}),
+    (test_cuda_ops.test_mask_logits, {"rows": 5, "vocab": 99}),
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": False}),
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": True}),
     (test_cuda_ops.test_accept, {}),
@@ -100,6 +105,7 @@ def test_kernels_and_launches(
     """Those that are launched by address are the ops themselves here."""
     for op in (sample, draft_candidates, accept, kv_compact):
         monkeypatch.setattr(cuda_ops, op.__name__, op)
+    monkeypatch.setattr(cuda_ops, "mask_logits", torch.ops.trtspec.mask_logits)
     test, given = case
     with played_cuda():
         test(**given)
