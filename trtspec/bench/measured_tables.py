@@ -172,7 +172,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
                 "kv-8bit-zen5",
                 "Synthetic, of SmolLM2-135M's sizes, with an EAGLE-3 head: ms by tokens of context "
                 "(slowest over fastest run)",
-                ("call", "K/V"),
+                ("call", "method"),
                 ("{ms:.1f}", " ({spread:.2f})"),
                 "context",
             ),
