@@ -169,6 +169,13 @@ SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
             Table("amx-calls", "ms by rows, AMX", ("model", "method"), ("{ms:.1f}",), "rows"),
             Table("epyc-calls", "ms by rows, AVX-512", ("model", "method"), ("{ms:.1f}",), "rows"),
             Table(
+                "jetspec-calls",
+                "A JetSpec tree of 128 rows, processor ms of two threads together, by rows",
+                ("model", "method"),
+                ("{processor_ms:.0f}",),
+                "rows",
+            ),
+            Table(
                 "kv-8bit-zen5",
                 "Synthetic, of SmolLM2-135M's sizes, with an EAGLE-3 head: ms by tokens of context "
                 "(slowest over fastest run)",
