@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen3_next import modeling_qwen3_next
 
 from trtspec.ops.gated_delta import gated_delta, gated_delta_reference
 from trtspec.ops.state_walk import StateWalk, certain_rows
@@ -153,3 +154,25 @@ def test_export() -> None:
     shape = Shape(2, 4, 12, 10)
     args = (*setup(shape, 3, torch.float32), *make_walk([Rows(1, parents=(0, 0))]), 12, True)
     torch.library.opcheck(torch.ops.trtspec.gated_delta.default, args)
+
+
+@pytest.mark.parametrize(
+    "rule", ["torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule"]
+)
+def test_is_the_rule_of_transformers(rule: str) -> None:
+    """Over a prompt behind committed tokens: what it reads, and the state that it leaves."""
+    shape, count = Shape(2, 6, 24, 40), 70
+    call = setup(shape, count, torch.float32)
+    heads, (q, k, v) = shape.value_heads, call.qkv.split([48, 48, 240], dim=1)
+    b, a = call.gates.chunk(2, dim=1)
+    theirs, state = getattr(modeling_qwen3_next, rule)(
+        *(x.unflatten(1, (-1, size))[None] for x, size in ((q, 24), (k, 24), (v, 40))),
+        g=(-call.a_log.exp() * torch.nn.functional.softplus(a + call.dt_bias))[None],
+        beta=b.sigmoid()[None],
+        initial_state=call.state[3].view(1, heads, 24, 40),
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    got = gated_delta(*call, make_walk([Rows(3, count)]), shape.key_dim)
+    torch.testing.assert_close(got, theirs[0].flatten(1), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(call.state[3], state[0].flatten(1), rtol=2e-5, atol=2e-5)
