@@ -15,7 +15,6 @@ from trtspec.executor.resources import ResourceManager
 from trtspec.executor.scheduler import Scheduler
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
-from trtspec.ops.sequence import UNLIMITED
 
 from .kv_cache_reference import PlainKVCacheManager
 from .random_worlds import World
@@ -34,28 +33,20 @@ class Simulation:
     def __init__(self, world: World) -> None:
         self.world = world
         self.plans: list[Any] = []  # what each step was scheduled with
-        self.rng = random.Random(world.seed)
+        rng = self.rng = random.Random(world.seed)
         self.events: Counter[str] = Counter()
         longest = world.max_prompt + world.max_output
-        bases = [
-            [self.rng.randrange(world.vocab) for _ in range(world.max_prompt)] for _ in range(2)
-        ]
+        bases = [[rng.randrange(world.vocab) for _ in range(world.max_prompt)] for _ in range(2)]
         self.arrivals = []
         for id in range(world.num_requests):
-            prompt = self.rng.choice(bases)[: self.rng.randint(1, world.max_prompt)]
-            if self.rng.random() < 0.5:
-                prompt[-1] = self.rng.randrange(world.vocab)
-            draft_len = self.rng.choice(world.draft_lens)
+            prompt = rng.choice(bases)[: rng.randint(1, world.max_prompt)]
+            if rng.random() < 0.5:
+                prompt[-1] = rng.randrange(world.vocab)
+            drafted = rng.choice(world.draft_lens)
+            params = SamplingParams(max_tokens=rng.randint(1, world.max_output))
+            seed, ends = rng.randrange(2), (EOS,) if rng.random() < 0.3 else ()
             self.arrivals.append(
-                Request.create(
-                    id,
-                    prompt,
-                    SamplingParams(max_tokens=self.rng.randint(1, world.max_output)),
-                    seed=self.rng.randrange(2),
-                    max_seq_len=longest,
-                    eos_token_ids=(EOS,) if self.rng.random() < 0.3 else (),
-                    max_draft_len=UNLIMITED if draft_len is None else draft_len,
-                )
+                Request.create(id, prompt, params, seed, longest, 0, ends, max_draft_len=drafted)
             )
         nodes = world.depth * world.width
         caches = tuple(
@@ -267,11 +258,10 @@ class Simulation:
         request, rng = item.request, self.rng
         slots, lookahead = self.needs.caches[cache - 1].slots, self.lookahead(cache)
         committed = self.manager(cache).committed(request.id) + self.absent(request, cache)
-        if not request.may_draft:
-            self.events["not drafted for"] += 1
-            return committed
+        self.events["not drafted for"] += not request.may_draft
         may_wait = item.is_generation or not self.manager(cache).window
-        if (item.is_generation and item.max_nodes == 0) or (rng.random() < 0.15 and may_wait):
+        has_none = not request.may_draft or (item.is_generation and item.max_nodes == 0)
+        if has_none or (rng.random() < 0.15 and may_wait):
             return committed  # it may lag behind
         fed = old if item.is_generation else item.start + item.num_rows
         # Rows whose later tokens are not known yet have to wait: a rollout precedes the verdict.
@@ -309,11 +299,10 @@ class Simulation:
         self.events["waited"] += self.scheduler.num_running > len(ids)
         for item in batch.items:
             assert self.resources.target.room(item.request.id) >= item.start + item.num_rows
-            if not item.request.may_draft:
-                assert item.max_nodes == 0
-                for draft in self.resources.drafts:
-                    held = len(draft.block_table(item.request.id))
-                    assert held == -(-draft.committed(item.request.id) // draft.block_size)
+            assert item.request.may_draft or not item.max_nodes
+            for draft in () if item.request.may_draft else self.resources.drafts:
+                held = len(draft.block_table(item.request.id))
+                assert held == -(-draft.committed(item.request.id) // draft.block_size)
         self.take_in(batch)
         for manager in self.resources.all:
             for item in batch.items:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trtspec.ops.sequence import UNLIMITED
+
 
 @dataclass(frozen=True)
 class World:
@@ -14,7 +16,7 @@ class World:
     keeps accepted rows of a rollout. draft_blocks: their block sizes, 0 is the target's. spare_*:
     what there is beyond the least that works; with few spare blocks requests are preempted.
     windows: of the target's cache and of the drafts', 0 is none. draft_lens: of which each request
-    draws what it asks for, None: no limit."""
+    draws how deep it may be drafted for."""
 
     seed: int
     num_requests: int
@@ -32,7 +34,7 @@ class World:
     drafts: tuple[int, ...]
     reuse: bool
     windows: tuple[int, int, int, int]
-    draft_lens: tuple[int | None, ...]
+    draft_lens: tuple[int, ...]
 
 
 CHOICES: dict[str, Sequence[Any]] = {
@@ -51,7 +53,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "drafts": ((), (0,), (0,), (1,), (0, 1), (1, 2), (2, 0, 1), (1, 0, 1)),
     "reuse": (True, True, True, True, False),
     "windows": (*[(0, 0, 0, 0)] * 5, (3, 3, 3, 3), (5, 0, 8, 2), (0, 4, 1, 0)),
-    "draft_lens": ((None,), (None,), (None, 0), (None, 0, 1, 2), (0,)),
+    "draft_lens": ((UNLIMITED,), (UNLIMITED,), (UNLIMITED, 0), (UNLIMITED, 0, 1, 2), (0,)),
 }
 
 

@@ -182,15 +182,20 @@ void test_requests_limit_their_drafts() {
       CHECK(deeper > 0);
     }
   }
+  const auto drafts_of = [](std::int64_t depth) {
+    trtspec::SamplingOptions options;
+    options.num_speculative_tokens = depth;
+    return options;
+  };
   Run none({.drafter = "draft_model"});
-  none.add(0, Tokens(9, 1), {.num_speculative_tokens = 0});
+  none.add(0, Tokens(9, 1), drafts_of(0));
   none.finish();
   CHECK_EQ(none.executor().metrics().clock().draft_calls, 0);
-  none.add(1, Tokens(9, 1), {.num_speculative_tokens = 3});
-  CHECK_THROWS(none.add(2, Tokens(9, 1), {.num_speculative_tokens = 4}));
+  none.add(1, Tokens(9, 1), drafts_of(3));
+  CHECK_THROWS(none.add(2, Tokens(9, 1), drafts_of(4)));
   Run undrafted({});
-  undrafted.add(0, Tokens(9, 1), {.num_speculative_tokens = 0});
-  CHECK_THROWS(undrafted.add(1, Tokens(9, 1), {.num_speculative_tokens = 1}));
+  undrafted.add(0, Tokens(9, 1), drafts_of(0));
+  CHECK_THROWS(undrafted.add(1, Tokens(9, 1), drafts_of(1)));
 }
 
 // Turns of a chat, each with the text so far as its prompt; and prompts that leave it at any token.
