@@ -12,6 +12,7 @@ from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.layer import Layers
 from trtspec.config.layer_tensors import model_tensors
+from trtspec.config.mixers.gated_delta import GatedDeltaSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.storage import (
     INPUT_SCALE_SUFFIX,
@@ -139,6 +140,30 @@ def test_what_groups_and_orders_do_not_allow_is_refused() -> None:
     stored.tensors[OUT + PERMUTATION_SUFFIX] = torch.arange(64, dtype=torch.int32)
     with pytest.raises(CheckpointError, match="act-order"):
         parts(stored, 2, OUT + PERMUTATION_SUFFIX)
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_value_heads_go_where_their_key_heads_go(tiled: bool) -> None:
+    """Of the gated delta rule, whose q, k and v lie side by side; in tiles value head h belongs to
+    key head h modulo their number."""
+    mixer = GatedDeltaSpec(4, 8, 16, 8, 4, PLAIN.norm, tiled=tiled)
+    stored = checkpoint(
+        replace(PLAIN, layers=Layers.of([replace(PLAIN.layers[0], mixer=mixer), PLAIN.layers[1]]))
+    )
+    owners = torch.arange(8) % 4 if tiled else torch.arange(8) // 2
+    whole = stored.tensors["layers.0.attn.qkv.weight"]
+    q, k, v = whole.split([64, 64, 64])
+    out = stored.tensors["layers.0.attn.out.weight"].unflatten(1, (8, 8))
+    for rank in range(2):
+        here = owners // 2 == rank
+        keys = slice(32 * rank, 32 * (rank + 1))
+        values = v.unflatten(0, (8, 8))[here].flatten(0, 1)
+        found = parts(stored, 2, "layers.0.attn.qkv.weight")[rank]
+        assert torch.equal(found, torch.cat([q[keys], k[keys], values]))
+        found = parts(stored, 2, "layers.0.attn.out.weight")[rank]
+        assert torch.equal(found, out[:, here].flatten(1))
+        a_log = stored.tensors["layers.0.attn.a_log"]
+        assert torch.equal(parts(stored, 2, "layers.0.attn.a_log")[rank], a_log[here])
 
 
 def experts(num_experts: int) -> ModelConfig:

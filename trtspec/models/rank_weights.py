@@ -81,14 +81,16 @@ class _Cut:
             return self.taken(tensor, 0)
         if tensor.dim() == 1 or tensor.shape[1] == 1:
             return tensor
-        ((start, count),) = self.runs
         size, rest = divmod(self.whole, tensor.shape[1])
-        if rest or start % size or count % size:
-            raise CheckpointError(
-                f"{name}: groups of {size} inputs do not divide the {count} inputs of a rank; "
-                "choose another tensor_parallel_size, or weights in floats (weight_dtype)"
-            )
-        return tensor.narrow(1, start // size, count // size)
+        parts = []
+        for start, count in self.runs:
+            if rest or start % size or count % size:
+                raise CheckpointError(
+                    f"{name}: groups of {size} inputs do not divide the {count} inputs of a rank; "
+                    "choose another tensor_parallel_size, or weights in floats (weight_dtype)"
+                )
+            parts.append(tensor.narrow(1, start // size, count // size))
+        return torch.cat(parts, 1)
 
 
 class RankWeights:
@@ -175,7 +177,7 @@ def _sections(name: str, whole: ModelConfig, own: ModelConfig) -> list[tuple[int
     """Sizes in the model and in a rank of what lies side by side in a tensor."""
     place, _, rest = name.partition(".")
     layer, _, part = rest.partition(".")
-    if place != "layers":
+    if place != "layers" or not part.startswith("attn."):
         return []
     sizes = (config.layers[int(layer)].mixer.sections(part) for config in (whole, own))
     return list(zip(*sizes, strict=True))

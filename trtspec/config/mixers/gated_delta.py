@@ -82,9 +82,13 @@ class GatedDeltaSpec(MixerSpec):
         return replace(self, num_key_heads=keys, num_value_heads=values)
 
     def sections(self, name: str) -> tuple[int, ...]:
-        """See `LayerPart.sections`."""
-        keys = self.num_key_heads * self.key_dim
-        return (keys, keys, self.values) if name.startswith(("attn.qkv", "attn.conv")) else ()
+        """See `LayerPart.sections`: a rank's value heads are those of its key heads, some of each
+        tile."""
+        tiles = self.num_value_heads // self.num_key_heads if self.tiled else 1
+        part, keys = name.split(".")[1], self.num_key_heads * self.key_dim
+        of_head = self.value_dim if part in ("qkv", "conv", "z", "out") else 1
+        values = (self.num_value_heads // tiles * of_head,) * tiles
+        return (keys, keys, *values) if part in ("qkv", "conv") else values
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
         """See `MixerSpec.tensors`: q, k and v side by side; z, the gate of the output; the gates b
