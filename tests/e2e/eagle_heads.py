@@ -235,6 +235,7 @@ def save_right_heads(root: Path, sharpness: float) -> RightHeads:
     hf = cycling_target(sharpness)
     hf.save_pretrained(root / "target")
     sizes = _sizes(hf) | {"intermediate_size": 2 * V, "rms_norm_eps": 1e-12, "rope_theta": 1e6}
+    sizes["max_position_embeddings"] = hf.config.max_position_embeddings  # drafts end there
     idle = {
         "self_attn.q_proj.weight": torch.zeros(64, H),
         "self_attn.k_proj.weight": torch.zeros(32, H),

@@ -166,7 +166,7 @@ def test_a_stale_cache_is_noticed(sharp: RightHeads, monkeypatch: pytest.MonkeyP
 
     def stale(self: DraftCache, request: Request) -> Tensor:
         table = block_table(self, request).clone()
-        table[: held[request.id] // 16] = self.num_blocks - 1  # blocks that nobody wrote
+        table[: held[request.id] // 16] = self._manager.num_blocks - 1  # blocks that nobody wrote
         return table
 
     monkeypatch.setattr(Scheduler, "schedule", noted)
