@@ -12,7 +12,7 @@ from trtspec import LLM, SamplingParams
 
 from ..compiled_engines import build_one
 from ..e2e.families import VOCAB, family_model
-from ..e2e.helpers import TinyModels, assert_no_leak, ngram, random_prompt, tokens
+from ..e2e.helpers import TinyModels, assert_no_leak, random_prompt, tokens
 from .program import Program
 
 pytestmark = pytest.mark.slow
@@ -30,15 +30,15 @@ def test_python_and_cpp(
     sizes = {"max_seq_len": 100, "max_num_tokens": 16, "tokens_per_block": 4}
     engine = build_one(tmp_path_factory, models.folder("qwen3_5"), None, **sizes)
     kv = {"snapshot_blocks": 2}
-    with LLM(
-        engine, ngram(4), skip_tokenizer_init=True, max_batch_size=2, kv_cache_config=kv
-    ) as llm:
+    options = {"skip_tokenizer_init": True, "max_batch_size": 2, "kv_cache_config": kv}
+    # The second time the texts of the first are drafted.
+    with LLM(engine, {"method": "suffix", "num_speculative_tokens": 6}, **options) as llm:
         params = SamplingParams(max_tokens=24)
         assert tokens(llm.generate(2 * PROMPTS, params, use_tqdm=False)) == expected
         figures = llm.get_metrics()
         assert_no_leak(llm)
     samples = [(prompt, 24) for prompt in 2 * PROMPTS]
-    drafts = ("--speculative", "ngram", "--max_draft_len", 4, "--prompt_lookup_min", 1)
+    drafts = ("--speculative", "suffix", "--max_draft_len", 6)
     caches = ("--max_batch_size", 2, "--kv_cache_snapshot_blocks", 2)
     result = program.run(engine, samples, tmp_path, "--temperature", 0, *drafts, *caches)
     assert result.tokens == expected
