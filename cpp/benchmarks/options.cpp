@@ -32,8 +32,8 @@ Limits (default: those of the build; only smaller ones are possible)
                                 of the available memory (default 0.5; also
                                 --kv_cache_free_gpu_mem_fraction)
   --enable_kv_cache_reuse[=B]   share the blocks of equal prefixes (default true)
-  --kv_cache_snapshot_blocks N  of a model that keeps states, blocks between two snapshots of these in
-                                a prefix (default 16)
+  --kv_cache_snapshot_blocks N  of a model that keeps states, blocks between two snapshots of them
+                                in a prefix (default 16)
   --onnxruntime FILE            libonnxruntime.so for engines of backend onnx (default: as found at
                                 build, else by the system's loader)
   --tensorrt FILE               libnvinfer.so or libtensorrt_rtx.so for engines of backend tensorrt

@@ -255,9 +255,9 @@ void Scheduler::add_states(StepPlan& plan) {
   for (const ScheduledRows& item : plan.items) {
     const std::int64_t id = item.sequence->id;
     const bool begins = item.sequence->in_flight.launches == 0;
-    const std::int64_t most =
-        item.is_generation ? most_tokens(*item.sequence) + std::min(item.max_nodes, drafts_.max_depth)
-                           : item.start + item.num_rows;
+    const std::int64_t depth = std::min(item.max_nodes, drafts_.max_depth);
+    const std::int64_t most = item.is_generation ? most_tokens(*item.sequence) + depth
+                                                 : item.start + item.num_rows;
     plan.states.push_back({.slot = target.state(id),
                            .source = begins ? target.source(id) : -1,
                            .snapshot = resources_.keep_target(*item.sequence, item.start, most)});

@@ -37,7 +37,8 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
   for (const LayerCache& layer : shape_.caches) {
     for (const auto& [heads, size, dtype, kind] : layer.buffers) {
       using enum LayerCache::Kind;
-      std::vector<std::int64_t> sizes = {kind == slot ? given.num_states : given.num_rows, heads, size};
+      const std::int64_t rows = kind == slot ? given.num_states : given.num_rows;
+      std::vector<std::int64_t> sizes = {rows, heads, size};
       if (kind == paged) {
         sizes = {given.num_blocks, layout_.tokens_per_block, heads, size};
         if (layout_.is_slots) std::swap(sizes[1], sizes[2]);
