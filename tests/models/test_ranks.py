@@ -132,7 +132,14 @@ def test_groups_that_ranks_would_cut_are_refused(
         networks(path, 2)
 
 
-def test_norms_over_all_heads_are_refused_by_name(tmp_path: Path) -> None:
-    family_model("olmo2").save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="a norm over all heads"):
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("olmo2", "a norm over all heads"),
+        ("granite_hybrid", "num_groups is 1, of heads with one norm, which tensor_parallel_size 2"),
+    ],
+)
+def test_norms_over_all_heads_are_refused_by_name(tmp_path: Path, family: str, words: str) -> None:
+    family_model(family).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=words):
         networks(tmp_path, 2)

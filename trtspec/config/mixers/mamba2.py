@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer
-from trtspec.config.layer_part import check_sizes, share
+from trtspec.config.layer_part import check_sizes
 from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
 from trtspec.config.norm_spec import NormSpec, Shape
@@ -76,8 +76,13 @@ class Mamba2Spec(MixerSpec):
     def sharded(self, ranks: int) -> Mamba2Spec:
         """See `LayerPart.sharded`: some of the groups of heads, with their states. A norm is over
         a whole group."""
-        groups = share("num_groups", self.num_groups, ranks)
-        return replace(self, num_heads=self.num_heads // ranks, num_groups=groups)
+        if self.num_groups % ranks:
+            raise ConfigError(
+                f"num_groups is {self.num_groups}, of heads with one norm, which "
+                f"tensor_parallel_size {ranks} would cut; choose a number of ranks that divides it"
+            )
+        heads, groups = self.num_heads // ranks, self.num_groups // ranks
+        return replace(self, num_heads=heads, num_groups=groups)
 
     def sections(self, name: str) -> tuple[int, ...]:
         """See `LayerPart.sections`."""
