@@ -30,7 +30,7 @@ from ..e2e.helpers import TinyModels, random_prompt
 from ..e2e.quantised_folder import quantised
 
 IDS = torch.tensor(random_prompt(5, 40))
-UNSPLIT = {"olmo2", "olmo3", "granite_hybrid", "granite_hybrid_moe"}
+UNSPLIT = {"olmo2", "olmo3", "granite_hybrid_moe"}
 """With a norm over all heads."""
 FLOATS = {"activation_dtype": "float32"}
 
@@ -75,13 +75,6 @@ def assert_split(path: Path, ranks: int, **options: Any) -> None:
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNSPLIT))
 def test_every_family(tmp_path: Path, family: str) -> None:
     family_model(family).save_pretrained(tmp_path)
-    assert_split(tmp_path, 2)
-
-
-def test_groups_of_heads_that_share_states_inputs(tmp_path: Path) -> None:
-    """Mamba-2: what lies side by side in its matrices is shared out piece by piece."""
-    changes = {"mamba_n_groups": 2, "mamba_n_heads": 12, "mamba_d_head": 16}
-    family_model("granite_hybrid", **changes).save_pretrained(tmp_path)
     assert_split(tmp_path, 2)
 
 
@@ -136,7 +129,10 @@ def test_groups_that_ranks_would_cut_are_refused(
     ("family", "words"),
     [
         ("olmo2", "a norm over all heads"),
-        ("granite_hybrid", "num_groups is 1, of heads with one norm, which tensor_parallel_size 2"),
+        (
+            "granite_hybrid_moe",
+            "num_groups is 1, of heads with one norm, which tensor_parallel_size 2",
+        ),
     ],
 )
 def test_norms_over_all_heads_are_refused_by_name(tmp_path: Path, family: str, words: str) -> None:
