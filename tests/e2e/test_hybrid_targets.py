@@ -24,6 +24,7 @@ from trtspec.models.mixers.mamba2 import Mamba2
 from trtspec.models.state_rows import StateRows
 from trtspec.ops.state_walk import StateWalk
 
+from .. import inside
 from .families import VOCAB, family_model
 from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree
 from .hybrid_modules import add_hybrid_modules, hybrid_module
@@ -124,6 +125,20 @@ def test_aborts(hybrids: TinyModels, case: str) -> None:
             expected = hybrids.greedy(case, prompts[i], 24)
             assert text == expected[: len(text)] and (len(text) == 24 or i % 3 != 1)
         assert_no_leak(llm)
+
+
+@pytest.mark.parametrize("case", MIXERS)
+def test_timed_calls_step_a_state(hybrids: TinyModels, case: str) -> None:
+    """One that no request has, once a row: what rows cost is measured with it."""
+    with open_llm(hybrids.folder(case), max_seq_len=96, max_batch_size=2) as llm:
+        target = inside.target(llm)
+        kinds, buffers = chain(*target.caches.kinds), target.caches.all
+        states = [b for b, kind in zip(buffers, kinds, strict=True) if kind == "slot"]
+        for rows in (1, 3):
+            before = [state.clone() for state in states]
+            assert target.time_call(2, rows) > 0
+            for state, old in zip(states, before, strict=True):
+                assert torch.equal(state[:-1], old[:-1]) and not torch.equal(state[-1], old[-1])
 
 
 def accepts_all(self: ResourceManager, plan: StepPlan, result: StepResult) -> StateMoves:

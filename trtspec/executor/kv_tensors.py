@@ -87,6 +87,11 @@ class KVTensors:
     def keeps_states(self) -> bool:
         return bool(self._states)
 
+    @property
+    def spare_state(self) -> int:
+        """The slot that no request has."""
+        return len(self._states[0]) - 1
+
     def release(self) -> None:
         """Let go of the memory, as far as it is nobody else's."""
         self.all, self.caches, self._groups, self._states = (), [], {}, []

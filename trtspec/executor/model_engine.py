@@ -150,7 +150,7 @@ class ModelEngine(CountedEngine):
 
     def warm_up(self) -> None:
         """Run every bucket once, with padding alone, the largest first: sessions that capture their
-        calls have then captured all. Nothing is written, counted or timed."""
+        calls have then captured all. Nothing of a request is written, nothing counted or timed."""
         for bucket in reversed(self._buckets.all if self._buckets else ()):
             self._run_padding(bucket)
             if self.rolls_first_step:
@@ -194,9 +194,14 @@ class ModelEngine(CountedEngine):
         return found or Bucket(requests, rows, logits)
 
     def _run_padding(self, bucket: Bucket, rule: StopRule = StopRule()) -> None:  # noqa: B008
-        """A call of that size without a request."""
+        """A call of that size without a request. A state that none has takes in its rows, as the
+        states of requests do, which takes time."""
         rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
         padding = RowBatch(rows, torch.zeros(0, dtype=torch.int64), 0)
+        if self.caches.keeps_states:
+            rows.query_start[1:] = bucket.rows
+            spare = torch.tensor([self.caches.spare_state], dtype=torch.int32)
+            padding = padding._replace(state_slots=spare)
         if not self._sessions.drafts:
             self._forward(padding, bucket, _NOTHING_TO_VERIFY)
             return
