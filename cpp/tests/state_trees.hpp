@@ -56,6 +56,16 @@ struct StateTrees {
 
   std::int64_t rows() const { return starts.back(); }
 
+  // The rows of the first request from its root to one of them.
+  std::vector<std::int64_t> path_to(std::int64_t row) const {
+    std::vector<std::int64_t> path;
+    for (std::int64_t at = row; at > 0; at = parents[0][std::size_t(at - 1)]) {
+      path.insert(path.begin(), at);
+    }
+    path.insert(path.begin(), 0);
+    return path;
+  }
+
   StateWalk walk() const {
     return {rows(),
             std::int64_t(slots.size()),

@@ -89,11 +89,7 @@ void trees_are_their_paths() {
     };
     const Floats together = run(trees.walk(), x, gates);
     for (std::int64_t row = 0; row < rows; ++row) {
-      std::vector<std::int64_t> path;
-      for (std::int64_t at = row; at > 0; at = trees.parents[0][std::size_t(at - 1)]) {
-        path.insert(path.begin(), at);
-      }
-      path.insert(path.begin(), 0);
+      const std::vector<std::int64_t> path = trees.path_to(row);
       Floats own, own_gates;
       for (const std::int64_t at : path) {
         own.insert(own.end(), x.begin() + at * kChannels, x.begin() + (at + 1) * kChannels);
