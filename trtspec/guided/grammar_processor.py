@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +50,8 @@ class GrammarProcessor(LogitsProcessor):
                 raise self._failure()
 
     def mask(self, tree: TokenTree) -> LogitsMask:
-        allowed = torch.full((1 + len(tree), self._words), -1, dtype=torch.int32)
+        # By numpy: torch would wake its threads for a few rows of a large vocabulary.
+        allowed = torch.from_numpy(np.full((1 + len(tree), self._words), -1, np.int32))
         if self._begins_after is None:
             self._fill(allowed[0])
         for node, is_bound in self._walk(tree):
