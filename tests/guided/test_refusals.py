@@ -92,6 +92,25 @@ def test_a_grammar_that_blows_up_ends_its_text_alone(text_model: TextModel) -> N
     assert set(failed.outputs[0].text) <= {"a"} and len(fine.outputs[0].token_ids) == 5
 
 
+@pytest.mark.parametrize("wrap", ["allOf", "items"])
+def test_a_chain_of_references_as_long_as_the_limit_is_compiled(
+    text_model: TextModel, wrap: str
+) -> None:
+    """The library recurses along it: on a usual stack this ended the process."""
+    names = [f"d{i}" for i in range(3000)]
+    chain = {
+        name: {wrap: [link] if wrap == "allOf" else link}
+        for name, link in zip(
+            names, [{"$ref": f"#/$defs/{name}"} for name in names[1:]], strict=False
+        )
+    }
+    schema = {"$defs": {**chain, names[-1]: {"type": "null"}}, "$ref": "#/$defs/d0"}
+    params = SamplingParams(max_tokens=3, guided_decoding={"json": schema})
+    with text_model.open() as llm:
+        (one,) = llm.generate("the cat", params).outputs
+    assert one.text
+
+
 def test_schemas_as_deep_as_the_limit_are_compiled(text_model: TextModel) -> None:
     schema = nested(MAX_SCHEMA_NESTING - 2)
     params = SamplingParams(max_tokens=3, guided_decoding={"json": schema})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trtspec.config.guided_decoding import GuidedDecodingParams
@@ -18,6 +19,12 @@ _KEPT = 64
 _LIMITS = {"initial_lexer_fuel": 2_000_000, "max_lexer_states": 50_000, "verbose_errors": False}
 """About 40 ms of building a regex, and 100 MB of its states: what needs more blows up. They count
 work, not time, so that the same grammar is refused on every machine."""
+
+_STACK = 512 * 2**20
+"""Bytes. The library recurses along references, 8 KB a level, and an overflow ends the process.
+This holds any chain that fits into MAX_GRAMMAR_CHARS; memory is taken only as far as it is used."""
+
+_starting = threading.Lock()
 
 
 class GrammarCompiler:
@@ -48,8 +55,9 @@ class GrammarCompiler:
         if compiled is None:
             # Outside of the lock: others need not wait for a slow grammar.
             limits = library.LLParserLimits(**_LIMITS)
-            compiled = library.LLMatcher(
-                vocabulary, grammar_of(params, library), log_level=0, limits=limits
+            grammar = grammar_of(params, library)
+            compiled = _on_deep_stack(
+                lambda: library.LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
             )
             if compiled.is_error():
                 raise RequestError(f"the grammar is refused: {compiled.get_error():.500}")
@@ -75,3 +83,15 @@ class GrammarCompiler:
                 f"guided decoding cannot read this tokenizer ({error}); it must have a "
                 "tokenizer.json"
             ) from error
+
+
+def _on_deep_stack(act: Callable[[], Any]) -> Any:
+    """What ``act`` returns, called in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        with _starting:  # the size is the process's, for whichever thread starts next
+            usual = threading.stack_size(_STACK)
+            try:
+                called = pool.submit(act)
+            finally:
+                threading.stack_size(usual)
+        return called.result()
