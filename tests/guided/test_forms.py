@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from trtspec import LLM, GuidedDecodingParams, SamplingParams, StructuredOutputsParams
+from trtspec.guided.compiler import GrammarCompiler
 from trtspec.llmapi.prompts import load_tokenizer
 
 from ..e2e.helpers import TinyModels, assert_no_leak, ngram, open_llm
@@ -48,6 +49,22 @@ def test_white_space_between_tokens_of_json(text_model: TextModel, spaced: bool)
         found = {text(llm, form, seed=seed) for seed in range(6)}
     assert all(json.loads(each) == ["a", "b"] for each in found)
     assert (len(found) > 1) == spaced
+
+
+def test_white_space_within_tags(text_model: TextModel) -> None:
+    tokenizer = load_tokenizer(text_model.folder)
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), [0])
+    structure = {"begin": "<f>", "schema": {"const": ["a", "b"]}, "end": "</f>"}
+
+    def takes(spaces: int, **options: Any) -> bool:
+        tags = {"structures": [structure], "triggers": ["<f"]}
+        matcher = compiler.matcher(GuidedDecodingParams(structural_tag=tags, **options))
+        ids = tokenizer.encode(f'<f>["a",{" " * spaces}"b"]</f>', add_special_tokens=False)
+        return bool(matcher.try_consume_tokens(ids) == len(ids))
+
+    assert takes(0) and takes(20) and not takes(21)
+    assert takes(0, disable_any_whitespace=True) and not takes(1, disable_any_whitespace=True)
+    assert takes(1, whitespace_pattern="[ ]?") and not takes(2, whitespace_pattern="[ ]?")
 
 
 def test_lark_and_tags(text_model: TextModel) -> None:

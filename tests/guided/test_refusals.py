@@ -31,6 +31,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"json": "3"}, "must be a JSON object"),
         ({"json": 3}, "must be a mapping"),
         ({"json": {"enum": ["x" * MAX_GRAMMAR_CHARS]}}, f"at most {MAX_GRAMMAR_CHARS}"),
+        ({"json": '"' + '\\"' * 100_000}, "is no JSON"),  # in linear time
         ({"json": "[" * 10_000}, f"at most {MAX_SCHEMA_NESTING}"),
         ({"json": {"a": nested(400)}}, f"at most {MAX_SCHEMA_NESTING}"),
         ({"choice": []}, "is empty"),
@@ -60,6 +61,9 @@ BAD: list[dict[str, Any]] = [
     {"json": {"$ref": "#/$defs/nowhere"}},
     {"json": {"type": "integer", "minimum": 5, "maximum": 3}},
     {"json": {"type": "string", "pattern": "(?=look)x"}},
+    {"json": {"const": "\ud800"}},
+    {"json": '{"const": "\\ud800"}'},
+    {"choice": ["\ud800"]},
     {"regex": "(a"},
     {"regex": "(?<=a)b"},
     {"json": {"allOf": [{"anyOf": [_object(f"{i}{j}") for j in range(6)]} for i in range(8)]}},
@@ -67,6 +71,8 @@ BAD: list[dict[str, Any]] = [
     {"grammar": "start: )"},
     {"structural_tag": {"structures": [{"begin": "<a>", "schema": {}, "end": ""}]}},
     {"structural_tag": {"structures": [{"schema": {}}], "triggers": ["<"]}},
+    {"structural_tag": {"structures": [{"begin": "<a>", "schema": 3}], "triggers": ["<"]}},
+    {"structural_tag": {"structures": [{"begin": "<a>", "end": None}], "triggers": ["<"]}},
     {"structural_tag": {"structures": [{"begin": "<a>", "schema": {}}], "triggers": ["b"]}},
 ]
 

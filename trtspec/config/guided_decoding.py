@@ -30,7 +30,9 @@ _FOREIGN = {
     "backend": Foreign(_LIBRARY, (None, "auto", "guidance", "llguidance")),
     "disable_fallback": Foreign(_LIBRARY, (None, False, True)),
 }
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+"""A string of JSON, closed or not: where it had to be closed, each quote in one that is not would
+begin a search to the end."""
 
 
 @strict_config(aliases=_SPELLINGS, foreign=_FOREIGN, none_means_default=True, error=RequestError)

@@ -18,20 +18,27 @@ def grammar_of(params: GuidedDecodingParams, library: Any) -> str:
 
     RequestError for a grammar that cannot be converted, and for malformed structural tags.
     """
+    try:
+        return str(_converted(params, library))
+    except RequestError:
+        raise
+    except ValueError as error:
+        raise RequestError(f"the grammar is refused: {error!s:.500}") from None
+
+
+def _converted(params: GuidedDecodingParams, library: Any) -> Any:
     if params.choice is not None:
         alternatives = "|".join(re.escape(choice) for choice in params.choice)
-        return str(library.grammar_from("regex", alternatives))
+        return library.grammar_from("regex", alternatives)
     if params.regex is not None:
-        return str(library.grammar_from("regex", params.regex))
+        return library.grammar_from("regex", params.regex)
     if params.grammar is not None:
-        try:
-            return str(library.grammar_from("grammar", params.grammar))
-        except ValueError as error:
-            raise RequestError(f"`grammar` is refused: {error}") from None
+        return library.grammar_from("grammar", params.grammar)
+    options = _json_options(params)
     if params.structural_tag is not None:
-        return _tagged(json.loads(params.structural_tag), library)
+        return _tagged(json.loads(params.structural_tag), options, library)
     schema = '{"type": "object"}' if params.json_object else params.json
-    return str(library.LLMatcher.grammar_from_json_schema(schema, defaults=_json_options(params)))
+    return library.LLMatcher.grammar_from_json_schema(schema, defaults=options)
 
 
 def _json_options(params: GuidedDecodingParams) -> dict[str, Any]:
@@ -40,7 +47,7 @@ def _json_options(params: GuidedDecodingParams) -> dict[str, Any]:
     return {"whitespace_pattern": params.whitespace_pattern or _WHITESPACE}
 
 
-def _tagged(tags: dict[str, Any], library: Any) -> str:
+def _tagged(tags: dict[str, Any], options: dict[str, Any], library: Any) -> Any:
     triggers, structures = tags.get("triggers"), tags.get("structures")
     if not isinstance(triggers, list) or not isinstance(structures, list) or not structures:
         raise RequestError(
@@ -49,22 +56,21 @@ def _tagged(tags: dict[str, Any], library: Any) -> str:
         )
     made = []
     for structure in structures:
-        begin = structure.get("begin") if isinstance(structure, dict) else None
-        if not isinstance(begin, str) or not begin:
-            raise RequestError(f"`structural_tag`: a structure has no `begin`: {structure!r:.80}")
+        given = structure if isinstance(structure, dict) else {}
+        begin, schema, end = given.get("begin"), given.get("schema", {}), given.get("end", "")
+        is_text = isinstance(begin, str) and isinstance(end, str)
+        if not begin or not is_text or not isinstance(schema, dict):
+            raise RequestError(
+                "`structural_tag`: a structure is {'begin': str, 'schema': {...}, 'end': str}, "
+                f"got {structure!r:.80}"
+            )
         fitting = (t for t in triggers if isinstance(t, str) and t and begin.startswith(t))
         trigger = next(fitting, "")
         if not trigger:
             raise RequestError(
                 f"`structural_tag`: no trigger begins {begin!r}; triggers: {triggers!r:.80}"
             )
-        made.append(
-            library.StructTag(
-                trigger=trigger,
-                begin=begin,
-                grammar=structure.get("schema", {}),
-                end=str(structure.get("end", "")),
-            )
-        )
+        grammar = {"x-guidance": options, **schema}
+        made.append(library.StructTag(trigger=trigger, begin=begin, grammar=grammar, end=end))
     # A trigger like <tool> may be plain text for this tokenizer, or be one token: text is both.
-    return str(library.StructTag.to_grammar(made, assume_special=False))
+    return library.StructTag.to_grammar(made, assume_special=False)
