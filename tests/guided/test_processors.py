@@ -38,7 +38,9 @@ def compiler(text_model: TextModel) -> GrammarCompiler:
 
 def processor(compiler: GrammarCompiler, seed: int, **options: Any) -> GrammarProcessor:
     matcher = compiler.matcher(GuidedDecodingParams(**random_case(seed).guided))
-    made = GrammarProcessor(matcher, VOCAB, len(PROMPT), (END, SPARE_END), **options)
+    made = GrammarProcessor(
+        matcher, VOCAB, compiler.num_ids, len(PROMPT), (END, SPARE_END), **options
+    )
     made.extend(PROMPT)
     return made
 
@@ -92,6 +94,27 @@ def test_a_row_is_masked_like_its_text(
         assert torch.equal(rows[1 + node], allowed(alone.mask(TokenTree.empty()))[0])
     assert {kept.path_tokens(node) for node in range(-1, len(kept))} == possible
     assert torch.equal(rows, allowed(made.mask(tree))), "the walk left the matcher elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "ends"), [(VOCAB - 30, [0]), (VOCAB + 100, [0, VOCAB + 50])]
+)
+def test_a_tokenizer_of_more_or_fewer_tokens_than_the_model(
+    text_model: TextModel, vocab_size: int, ends: list[int]
+) -> None:
+    """Its masks fit, what it forces is of the model, and an end that it does not know is one."""
+    tokenizer = load_tokenizer(text_model.folder)
+    compiler = GrammarCompiler(tokenizer, vocab_size, ends)
+    letters = sorted(i for token, i in tokenizer.get_vocab().items() if token in "abc")
+    matcher = compiler.matcher(GuidedDecodingParams(regex="[a-c]{2}"))
+    made = GrammarProcessor(matcher, vocab_size, compiler.num_ids, 0, ends)
+    for may_come in (letters, letters, ends):
+        mask = made.mask(TokenTree.empty()).allowed
+        assert unpack_bits(mask)[0, :vocab_size].nonzero().flatten().tolist() == may_come
+        made.extend(may_come[:1])
+    every = compiler.matcher(GuidedDecodingParams(choice=["that is that and"]))
+    forced = GrammarProcessor(every, vocab_size, compiler.num_ids, 0, ends).forced()
+    assert all(token < vocab_size for token in forced)
 
 
 MARKS = ThinkingMarks(200, 201)

@@ -32,8 +32,12 @@ class GrammarCompiler:
     loaded at the first call."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, ends: Sequence[int]) -> None:
-        """``ends``: the ids that end a text."""
-        self._tokenizer, self._vocab_size, self._ends = tokenizer, vocab_size, list(ends)
+        """``vocab_size``: of the model. ``ends``: the ids that end a text."""
+        ids = set() if tokenizer is None else set(tokenizer.get_vocab().values())
+        self.num_ids = max(vocab_size, 1 + max(ids, default=0))
+        """That masks have bits for: a tokenizer may know more tokens than its model."""
+        self._tokenizer = tokenizer
+        self._ends = [token for token in ends if token in ids]  # a processor adds the others
         self._lock = threading.Lock()
         self._vocabulary: Any = None
         self._compiled: OrderedDict[GuidedDecodingParams, Any] = OrderedDict()
@@ -72,12 +76,12 @@ class GrammarCompiler:
             raise RequestError("guided decoding needs a tokenizer, but none was loaded")
         if not self._ends:
             raise RequestError(
-                "guided decoding needs a token that ends the text, and this model names none"
+                "guided decoding needs a token of the tokenizer that ends the text, and this model "
+                "names none"
             )
         hf = import_optional("llguidance.hf", "guided decoding", "trtspec[grammar]")
-        size = max(self._vocab_size, len(self._tokenizer))
         try:
-            return hf.from_tokenizer(self._tokenizer, n_vocab=size, eos_token=self._ends)
+            return hf.from_tokenizer(self._tokenizer, n_vocab=self.num_ids, eos_token=self._ends)
         except Exception as error:
             raise RequestError(
                 f"guided decoding cannot read this tokenizer ({error}); it must have a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,23 @@ class GrammarProcessor(LogitsProcessor):
 
     What a row allows is a function of the tokens before it, so drafts change no text. Where the
     grammar lets a text end, all tokens that end this request are allowed. ``begins_after``: before
-    this token has come anything may.
+    this token has come anything may. ``num_ids``: ids that the matcher knows, at least
+    ``vocab_size``.
     """
 
     def __init__(
         self,
         matcher: Any,
         vocab_size: int,
+        num_ids: int,
         num_prompt_tokens: int,
         end_tokens: Sequence[int],
         begins_after: int | None = None,
     ) -> None:
         self._matcher = matcher
         self._begins_after = begins_after
-        self._words = -(-vocab_size // BITS)
+        self._vocab_size = vocab_size
+        self._words = -(-num_ids // BITS)
         self._prompt_left = num_prompt_tokens
         self._end_tokens = frozenset(end_tokens)
         self._end_bits = _bits(end_tokens, self._words)
@@ -68,7 +72,7 @@ class GrammarProcessor(LogitsProcessor):
         count = self._matcher.try_consume_tokens(list(tokens))
         found: list[int] = self._matcher.compute_ff_tokens() if count == len(tokens) else []
         self._matcher.rollback(count)
-        return found
+        return list(takewhile(lambda token: token < self._vocab_size, found))
 
     def _walk(self, tree: TokenTree) -> Iterator[tuple[int, bool]]:
         """The nodes that may come, each while the matcher stands behind it, and whether the grammar

@@ -52,8 +52,8 @@ class Guides:
         if params.guided_decoding is not None:
             matcher = self._compiler.matcher(params.guided_decoding)
             begins = marks.end if marks is not None and marks.is_open_after(prompt) else None
-            vocabulary = self._vocab_size, len(prompt), end_tokens
-            found.append(GrammarProcessor(matcher, *vocabulary, begins_after=begins))
+            sizes = self._vocab_size, self._compiler.num_ids, len(prompt)
+            found.append(GrammarProcessor(matcher, *sizes, end_tokens, begins_after=begins))
         return tuple(found)
 
 
