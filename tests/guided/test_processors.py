@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def compiler(text_model: TextModel) -> GrammarCompiler:
 
 
 def processor(compiler: GrammarCompiler, seed: int, **options: Any) -> GrammarProcessor:
-    matcher = compiler.matcher(GuidedDecodingParams(**random_case(seed).guided))
+    matcher = partial(compiler.matcher, GuidedDecodingParams(**random_case(seed).guided))
     made = GrammarProcessor(
         matcher, VOCAB, compiler.num_ids, len(PROMPT), (END, SPARE_END), **options
     )
@@ -55,7 +56,7 @@ def random_tree(draw: random.Random, made: GrammarProcessor) -> TokenTree:
     tree = TokenTree.empty()
     for _ in range(draw.randint(0, 9)):
         parent = draw.randint(-1, len(tree) - 1)
-        ids = allowed(made.mask(tree))[parent + 1].nonzero().flatten().tolist()
+        ids = allowed(made.mask(tree))[parent + 1].nonzero().flatten().tolist() or range(VOCAB)
         token = draw.choice(ids) if draw.random() < 0.8 else draw.randrange(VOCAB)
         tree = TokenTree([*tree.tokens.tolist(), token], [*tree.parents.tolist(), parent])
     return tree
@@ -106,15 +107,31 @@ def test_a_tokenizer_of_more_or_fewer_tokens_than_the_model(
     tokenizer = load_tokenizer(text_model.folder)
     compiler = GrammarCompiler(tokenizer, vocab_size, ends)
     letters = sorted(i for token, i in tokenizer.get_vocab().items() if token in "abc")
-    matcher = compiler.matcher(GuidedDecodingParams(regex="[a-c]{2}"))
+    matcher = partial(compiler.matcher, GuidedDecodingParams(regex="[a-c]{2}"))
     made = GrammarProcessor(matcher, vocab_size, compiler.num_ids, 0, ends)
     for may_come in (letters, letters, ends):
         mask = made.mask(TokenTree.empty()).allowed
         assert unpack_bits(mask)[0, :vocab_size].nonzero().flatten().tolist() == may_come
         made.extend(may_come[:1])
-    every = compiler.matcher(GuidedDecodingParams(choice=["that is that and"]))
+    every = partial(compiler.matcher, GuidedDecodingParams(choice=["that is that and"]))
     forced = GrammarProcessor(every, vocab_size, compiler.num_ids, 0, ends).forced()
     assert all(token < vocab_size for token in forced)
+
+
+@pytest.mark.parametrize("dead", ["X\nX: /[^\\s\\S]/", 'x\nx: x "c"', 'x\nx: "c" x'])
+def test_a_draft_into_a_dead_end_leaves_the_text_alone(
+    text_model: TextModel, compiler: GrammarCompiler, dead: str
+) -> None:
+    vocabulary = load_tokenizer(text_model.folder).get_vocab()
+    a, b, c = (vocabulary[letter] for letter in "abc")
+    form = GuidedDecodingParams(grammar=f'start: "a" "a" | "b" {dead}')
+    made = GrammarProcessor(partial(compiler.matcher, form), VOCAB, compiler.num_ids, 0, (END,))
+    tree = TokenTree([b, c, a], [-1, 0, -1])
+    made.forced([b])
+    made.mask(made.prune(tree))
+    made.mask(tree)
+    made.extend([a])
+    assert allowed(made.mask(TokenTree.empty()))[0].nonzero().flatten().tolist() == [a]
 
 
 MARKS = ThinkingMarks(200, 201)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -28,14 +28,16 @@ class GrammarProcessor(LogitsProcessor):
 
     def __init__(
         self,
-        matcher: Any,
+        make_matcher: Callable[[], Any],
         vocab_size: int,
         num_ids: int,
         num_prompt_tokens: int,
         end_tokens: Sequence[int],
         begins_after: int | None = None,
     ) -> None:
-        self._matcher = matcher
+        self._make_matcher, self._matcher = make_matcher, make_matcher()
+        self._taken: list[int] = []
+        self._may_force = True
         self._begins_after = begins_after
         self._vocab_size = vocab_size
         self._words = -(-num_ids // BITS)
@@ -50,28 +52,39 @@ class GrammarProcessor(LogitsProcessor):
             if self._begins_after is not None:
                 if token == self._begins_after:
                     self._begins_after = None
-            elif token not in self._end_tokens and not self._matcher.consume_token(token):
-                raise self._failure()
+            elif token not in self._end_tokens:
+                if not self._matcher.consume_token(token):
+                    raise self._failure()
+                self._taken.append(token)
 
     def mask(self, tree: TokenTree) -> LogitsMask:
         # By numpy: torch would wake its threads for a few rows of a large vocabulary.
-        allowed = torch.from_numpy(np.full((1 + len(tree), self._words), -1, np.int32))
+        allowed = torch.from_numpy(np.zeros((1 + len(tree), self._words), np.int32))
         if self._begins_after is None:
-            self._fill(allowed[0])
+            if not self._fill(allowed[0]):
+                raise self._failure()
+        else:
+            allowed[0] = -1
         for node, is_bound in self._walk(tree):
-            if is_bound:
-                self._fill(allowed[1 + node])
+            if not is_bound:
+                allowed[1 + node] = -1
+            elif not self._fill(allowed[1 + node]):
+                allowed[1 + node] = 0  # the text stops before it, and fails if it goes there
+        self._recover()
         return LogitsMask(allowed=allowed)
 
     def prune(self, tree: TokenTree) -> TokenTree:
-        return tree.only(sorted(node for node, _ in self._walk(tree)))
+        kept = tree.only(sorted(node for node, _ in self._walk(tree)))
+        self._recover()
+        return kept
 
     def forced(self, tokens: Sequence[int] = ()) -> Sequence[int]:
-        if self._begins_after is not None:
+        if self._begins_after is not None or not self._may_force:
             return ()
         count = self._matcher.try_consume_tokens(list(tokens))
         found: list[int] = self._matcher.compute_ff_tokens() if count == len(tokens) else []
         self._matcher.rollback(count)
+        self._may_force = self._recover()
         return list(takewhile(lambda token: token < self._vocab_size, found))
 
     def _walk(self, tree: TokenTree) -> Iterator[tuple[int, bool]]:
@@ -98,12 +111,23 @@ class GrammarProcessor(LogitsProcessor):
 
         return below(-1, self._begins_after is None)
 
-    def _fill(self, row: Tensor) -> None:
+    def _fill(self, row: Tensor) -> bool:
+        """Write what may come where the matcher stands; False: it failed."""
         self._matcher.unsafe_compute_mask_ptr(row.data_ptr(), 4 * self._words)
         if self._matcher.is_error():
-            raise self._failure()
+            return False
         if self._matcher.is_accepting():
             row |= self._end_bits
+        return True
+
+    def _recover(self) -> bool:
+        """Behind the text again, if the matcher failed on tokens that are only drafted: whether it
+        had not. A failure is for good, so that another takes its place."""
+        if not self._matcher.is_error():
+            return True
+        self._matcher = self._make_matcher()
+        self._matcher.consume_tokens(self._taken)
+        return False
 
     def _failure(self) -> RequestError:
         return RequestError(f"the grammar cannot go on: {self._matcher.get_error():.500}")

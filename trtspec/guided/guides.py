@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
@@ -50,10 +51,10 @@ class Guides:
                 )
             found.append(ThinkingBudget(params.thinking_budget, marks, self._vocab_size, prompt))
         if params.guided_decoding is not None:
-            matcher = self._compiler.matcher(params.guided_decoding)
+            make_matcher = partial(self._compiler.matcher, params.guided_decoding)
             begins = marks.end if marks is not None and marks.is_open_after(prompt) else None
             sizes = self._vocab_size, self._compiler.num_ids, len(prompt)
-            found.append(GrammarProcessor(matcher, *sizes, end_tokens, begins_after=begins))
+            found.append(GrammarProcessor(make_matcher, *sizes, end_tokens, begins_after=begins))
         return tuple(found)
 
 
