@@ -78,6 +78,7 @@ def test_every_token_excluded(models: TinyModels) -> None:
     everything = SamplingParams(max_tokens=10, bad_words=[[token] for token in range(203)])
     with open_llm(models.folder("llama")) as llm:
         outputs = llm.generate(GOOD, [PARAMS_40, everything, PARAMS_40], use_tqdm=False)
+        assert isinstance(outputs[1].error, RequestError)
         assert "every token excluded" in str(outputs[1].error)
         assert tokens(outputs[::2]) == [models.greedy("llama", prompt) for prompt in GOOD[::2]]
 

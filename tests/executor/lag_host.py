@@ -101,6 +101,7 @@ class HostTarget:
 
     def __init__(self, memory: Memory, failing: Set[int]) -> None:
         self.layout = CacheLayout(memory.block, 100, 1)
+        self.vocab_size = memory.model.vocab
         self.num_calls = 0
         self._memory = memory
         self._failing = failing

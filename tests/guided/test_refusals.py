@@ -122,3 +122,22 @@ def test_schemas_as_deep_as_the_limit_are_compiled(text_model: TextModel) -> Non
     params = SamplingParams(max_tokens=3, guided_decoding={"json": schema})
     with text_model.open() as llm:
         assert llm.generate("the cat", params).outputs[0].text.startswith("[")
+
+
+def test_options_that_exclude_all_that_a_grammar_allows_are_the_requests_error(
+    text_model: TextModel,
+) -> None:
+    form = {"regex": "[ab]x"}
+    wishes = [
+        SamplingParams(max_tokens=9, guided_decoding=form, bad_words=["x"]),
+        SamplingParams(max_tokens=9, guided_decoding=form, bad_words=[[0]]),  # the end
+        SamplingParams(max_tokens=9, guided_decoding={"grammar": 'start: x\nx: x "c"'}),
+        SamplingParams(max_tokens=9, guided_decoding=form),
+    ]
+    with text_model.open("ngram") as llm:
+        outputs = llm.generate(["the cat"] * len(wishes), wishes, use_tqdm=False)
+    *refused, fine = outputs
+    words = ("excluded at output token 1", "excluded at output token 2", "no token of the vocab")
+    for output, said in zip(refused, words, strict=True):
+        assert isinstance(output.error, RequestError) and said in str(output.error)
+    assert fine.error is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
-from trtspec.errors import EngineError
+from trtspec.errors import EngineError, RequestError
 
 from ..e2e.helpers import ngram
 from .conftest import TextModel
@@ -90,7 +90,7 @@ def test_failed_steps_are_counted(text_model: TextModel) -> None:
             assert load.num_failed_steps_in_a_row == number
             assert load.last_failure is not None and "bad kernel" in load.last_failure
         llm._runtime.target.forward = forward  # type: ignore[method-assign]
-        with pytest.raises(EngineError, match="every token excluded"):
+        with pytest.raises(RequestError, match="every token excluded"):
             llm.generate("a", SamplingParams(bad_words=[[token] for token in range(300)]))
         assert llm.load().num_failed_steps_in_a_row == 0
         assert llm.get_metrics()["num_failed_steps"] == 3

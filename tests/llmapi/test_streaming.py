@@ -220,15 +220,15 @@ def test_a_failed_request_raises_for_each_caller(llm: LLM) -> None:
     """An error of its own each time, so that tracebacks do not pile up."""
     params = SamplingParams(bad_words=[[token] for token in range(300)])
     handle = llm.generate_async(PROMPTS[0], params, streaming=True)
-    with pytest.raises(EngineError, match="every token excluded") as first:
+    with pytest.raises(RequestError, match="every token excluded") as first:
         list(handle)
-    with pytest.raises(EngineError) as second:
+    with pytest.raises(RequestError) as second:
         handle.result()
     assert first.value is not second.value
     assert handle.wait().error is not None
 
     async def run() -> None:
-        with pytest.raises(EngineError, match="every token excluded"):
+        with pytest.raises(RequestError, match="every token excluded"):
             await llm.generate_async(PROMPTS[0], params)
 
     asyncio.run(run())

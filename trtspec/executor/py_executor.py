@@ -272,7 +272,8 @@ class PyExecutor:
                 f"the model returned no usable logits {where} (NaN, or every token excluded); "
                 "check the checkpoint and the request's bans, or use dtype float32"
             )
-            return StepOutput(request, error=self._sampler.fault(request.id) or unusable)
+            fault = self._sampler.fault(request, self._target.vocab_size)
+            return StepOutput(request, error=fault or unusable)
         tokens = result.emitted(i)
         if not tokens:  # its newest token was not fed yet
             return StepOutput(request)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trtspec.errors import EngineError, TrtspecError
+from trtspec.errors import EngineError, RequestError, TrtspecError
 from trtspec.executor.bans import BadWords, MinTokens
 from trtspec.executor.logit_bias import LogitBias
 from trtspec.executor.logits_mask import LogitsMask, columns_of
@@ -89,6 +89,15 @@ def _none_may_come(rows: int) -> LogitsMask:
     return LogitsMask(allowed=torch.zeros(rows, 0, dtype=torch.int32))
 
 
+def _excludes_all(masks: Sequence[LogitsMask | None], vocab_size: int) -> bool:
+    """Whether the masks of one row leave no token."""
+    columns = columns_of([(slice(0, 1), mask) for mask in masks if mask is not None], 1, vocab_size)
+    logits = torch.zeros(1, vocab_size)
+    if columns is not None:
+        mask_logits(logits, columns)
+    return bool(torch.isneginf(logits).all())
+
+
 def _sees_logits(processor: LogitsProcessor) -> bool:
     return type(processor).apply is not LogitsProcessor.apply
 
@@ -118,10 +127,20 @@ class RequestProcessors:
             for i, item in enumerate(plan.items)
         ]
 
-    def fault(self, request_id: int) -> TrtspecError | None:
-        """Why a processor lets no token of the request come any more; None: they do their work."""
-        own = self._requests.get(request_id)
-        return None if own is None else own.fault
+    def fault(self, request: Request, vocab_size: int) -> TrtspecError | None:
+        """Why no token may come behind the request's text: the error of a processor, or masks that
+        together exclude every token. None: it is not for its processors."""
+        own = self.informed(request)
+        if own is None:
+            return None
+        masks = self._change(own, TokenTree.empty()).parts
+        if own.fault is None and _excludes_all([mask for _, mask in masks], vocab_size):
+            own.fault = RequestError(
+                f"every token excluded at output token {request.num_output_tokens}: the request's "
+                "options (bad_words, min_tokens, guided_decoding, thinking_budget) together leave "
+                "none; loosen one of them"
+            )
+        return own.fault
 
     def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
         """The drafts of a step without what processors never let come. Where they force more tokens

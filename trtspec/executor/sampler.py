@@ -70,9 +70,9 @@ class Sampler:
         logits, hidden = target.forward(packed)
         return self._verify(plan, drafts, changes, logits, hidden)
 
-    def fault(self, request_id: int) -> TrtspecError | None:
+    def fault(self, request: Request, vocab_size: int) -> TrtspecError | None:
         """See `RequestProcessors.fault`."""
-        return self._processors.fault(request_id)
+        return self._processors.fault(request, vocab_size)
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended; unknown ids are ignored."""

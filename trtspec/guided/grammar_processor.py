@@ -130,7 +130,10 @@ class GrammarProcessor(LogitsProcessor):
         return False
 
     def _failure(self) -> RequestError:
-        return RequestError(f"the grammar cannot go on: {self._matcher.get_error():.500}")
+        reason = self._matcher.get_error().removesuffix("<non-verbose/>").strip()
+        if reason == "NoExtensionBias":
+            reason = "no token of the vocabulary continues the text"
+        return RequestError(f"the grammar cannot go on: {reason:.500}")
 
 
 def _bits(tokens: Sequence[int], words: int) -> Tensor:
