@@ -69,6 +69,14 @@ def test_openais_client(serve: Serve) -> None:
         ({"guided_regex": "a", "guided_choice": ["b"]}, "exactly one of"),
         ({"guided_json": {"type": "objekt"}}, "grammar is refused"),
         ({"structured_outputs": {"regexp": "a"}}, "did you mean `regex`"),
+        (
+            {
+                "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
+                "structured_outputs": {"json": {"type": "null"}},
+            },
+            "give one of them",
+        ),
+        ({"guided_json": '{"const": "\\ud800"}'}, "grammar is refused"),
         ({"response_format": {"type": "json_schema"}}, "needs `json_schema`"),
         ({"response_format": {"type": "yaml"}}, "json_object"),
         ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos"),

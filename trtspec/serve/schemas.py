@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from trtspec.config.sampling import MAX_LOGPROBS, MAX_SAMPLES, MAX_TEMPERATURE, SamplingParams
 from trtspec.config.strict import Foreign
+from trtspec.errors import RequestError
 from trtspec.llmapi.chat import TEXT_PARTS
 from trtspec.serve import unsupported
 
@@ -157,7 +158,12 @@ class _Generation(_Body):
     def guided_decoding(self) -> dict[str, Any] | None:
         """What the fields for it ask for together; `GuidedDecodingParams` refuses more than one."""
         asked = self.response_format.guided_decoding if self.response_format is not None else None
-        asked = {**(asked or {}), **(self.structured_outputs or {})}
+        structured = self.structured_outputs or {}
+        if asked and structured:
+            raise RequestError(
+                "`response_format` and `structured_outputs` differ; give one of them"
+            )
+        asked = {**(asked or {}), **structured}
         for kind in ("json", "regex", "choice", "grammar"):
             value = getattr(self, f"guided_{kind}")
             if value is not None:
