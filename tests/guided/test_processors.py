@@ -153,8 +153,15 @@ def test_the_budget_counts_along_each_path() -> None:
     assert forced_rows(0, [], TokenTree.empty(), [MARKS.start, 4, MARKS.end]) is None
     assert forced_rows(1, [7, MARKS.start], TokenTree.chain([8]), [4]) == [VOCAB, 1]
     made = ThinkingBudget(2, MARKS, VOCAB, [MARKS.start])
-    made.extend([MARKS.start, 5])
+    made.extend([MARKS.start, MARKS.start])  # another start buys no more
     assert (made.forced(), made.forced([6]), made.forced([MARKS.end])) == ((), (MARKS.end,), ())
+
+
+def test_a_start_within_a_form_is_text() -> None:
+    """Its end might never be allowed there."""
+    made = ThinkingBudget(1, MARKS, VOCAB, [MARKS.start], begins_again=False)
+    made.extend([MARKS.start, MARKS.end, MARKS.start, 5])
+    assert made.mask(TokenTree.empty()) is None
 
 
 def half(output: list[int], logits: torch.Tensor) -> torch.Tensor:

@@ -49,7 +49,9 @@ class Guides:
                     f"thinking_budget={params.thinking_budget} needs {' and '.join(_MARKS)} as "
                     "tokens of the model, which this one has not"
                 )
-            found.append(ThinkingBudget(params.thinking_budget, marks, self._vocab_size, prompt))
+            is_free = params.guided_decoding is None  # within a form, marks are its text
+            limit = params.thinking_budget
+            found.append(ThinkingBudget(limit, marks, self._vocab_size, prompt, is_free))
         if params.guided_decoding is not None:
             make_matcher = partial(self._compiler.matcher, params.guided_decoding)
             begins = marks.end if marks is not None and marks.is_open_after(prompt) else None

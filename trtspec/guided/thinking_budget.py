@@ -26,12 +26,18 @@ class ThinkingMarks(NamedTuple):
 
 
 class ThinkingBudget(LogitsProcessor):
-    """Counts the output tokens behind a start; the next row after ``budget`` of them allows the
-    end alone."""
+    """Counts the output tokens of reasoning; behind ``budget`` of them only its end is allowed.
+    ``begins_again``: a start in the output begins some, too."""
 
     def __init__(
-        self, budget: int, marks: ThinkingMarks, vocab_size: int, prompt: Sequence[int]
+        self,
+        budget: int,
+        marks: ThinkingMarks,
+        vocab_size: int,
+        prompt: Sequence[int],
+        begins_again: bool = True,
     ) -> None:
+        self._begins_again = begins_again
         self._budget, self._marks, self._vocab_size = budget, marks, vocab_size
         self._prompt_left = len(prompt)
         self._used = 0 if marks.is_open_after(prompt) else None
@@ -64,6 +70,8 @@ class ThinkingBudget(LogitsProcessor):
         return counts
 
     def _after(self, used: int | None, token: int) -> int | None:
-        if token in self._marks:
-            return 0 if token == self._marks.start else None
-        return None if used is None else used + 1
+        if token == self._marks.end:
+            return None
+        if used is None:
+            return 0 if self._begins_again and token == self._marks.start else None
+        return used + 1  # a start within reasoning begins no other
