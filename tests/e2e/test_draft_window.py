@@ -161,6 +161,7 @@ def test_an_engine_that_was_built_with_it(drafts: Drafts) -> None:
         ("dflash", {"backend": "onnx"}, "backend onnx keeps K/V in slots, of which no rows are"),
         ("chain", {"draft_window": 0}, "draft_window=0 must be at least 1"),
         ("chain", {"draft_sinks": -1}, "draft_sinks=-1 must be at least 0"),
+        ("chain", {"draft_window": 2**63}, f"draft_window={2**63} must be below 2[*][*]31"),
         ("ngram", {}, "no network drafts here whose attention could see less"),
     ],
 )

@@ -22,3 +22,5 @@ class DraftWindow:
         for name, value, least in (("draft_window", self.size, 1), ("draft_sinks", self.sinks, 0)):
             if value < least:
                 raise ConfigError(f"{name}={value} must be at least {least}")
+            if value >= 2**31:
+                raise ConfigError(f"{name}={value} must be below 2**31")
