@@ -11,6 +11,7 @@ import pytest
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import DrafterNeeds, NoDrafter
+from trtspec.executor.logit_bias import LogitBias
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
@@ -160,6 +161,16 @@ def test_requests_are_watched_in_turn() -> None:
     drafter._observe = lambda compared, right: seen.append((compared, right))  # type: ignore[method-assign]
     steps(drafter, {1: [5], 2: [1, 5], 3: [1, 2, 3, 4]}, 6)
     assert sorted(seen) == [(1, 0), (1, 0), (2, 1), (2, 1), (3, 3), (3, 3)]
+
+
+def test_a_text_that_a_processor_shapes_is_not_watched() -> None:
+    drafter, batch = watched(), plan([1, 2])
+    batch.items[0].request.processors = (LogitBias({}),)
+    for _ in range(2000):  # the guided one accepts nothing, the other all
+        drafter.prepare_draft_tokens(batch)
+        drafter.on_accepted(batch, StepResult.of([[7], [1, 2, 3, 4]]))
+    assert drafter.alarm.num_raised == 0
+    assert drafter.alarm.usual == [1.0, 1.0, 1.0]
 
 
 def test_drafts_of_a_request_that_is_gone_are_forgotten() -> None:

@@ -1,1 +1,1 @@
-"""Processors of logits that follow a text: grammars, thinking budgets, code of users."""
+"""Logits processors that depend on the text so far: grammars, thinking budgets, user code."""

@@ -21,9 +21,7 @@ class GrammarProcessor(LogitsProcessor):
     """A matcher that stands behind the output, and walks a draft's tree for the masks of its rows.
 
     What a row allows is a function of the tokens before it, so drafts change no text. Where the
-    grammar lets a text end, all tokens that end this request are allowed. ``begins_after``: before
-    this token has come anything may. ``num_ids``: ids that the matcher knows, at least
-    ``vocab_size``.
+    grammar lets a text end, all tokens that end this request are allowed.
     """
 
     def __init__(
@@ -35,6 +33,8 @@ class GrammarProcessor(LogitsProcessor):
         end_tokens: Sequence[int],
         begins_after: int | None = None,
     ) -> None:
+        """``make_matcher``: gives one at the beginning of a text. ``num_ids``: that it knows, at
+        least ``vocab_size``. ``begins_after``: before this token of output anything may come."""
         self._make_matcher, self._matcher = make_matcher, make_matcher()
         self._taken: list[int] = []
         self._may_force = True

@@ -15,41 +15,41 @@ from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
 
 LOW = 0.4
-"""Acceptance of a first token that is low for a draft: what is usual counts as this much at least.
-With more, weak drafts raise an alarm at once; with less, it takes longer to tell a wrong one."""
+"""Least acceptance rate of a first token that counts as usual. With more, weak drafts raise an
+alarm at once; with less, it takes longer to tell a wrong one."""
 HEAVY = 0.25
-"""Share of a target's step that a drafted token may take, before it is told that this is much: with
-less, drafts are blamed that pay where half of them are accepted; with more, such as never pay are
-not."""
+"""Share of a target's step that a drafted token may take without a warning. With less, drafts are
+blamed that pay where half of them are accepted; with more, drafts that never pay go untold."""
 LIGHTER = (
     "give the draft fewer bits (weight_dtype), cut its head (vocabulary), draft less, or take a "
     "smaller one"
 )
 _LEARNED = 512
-"""Drafts that what is usual is the mean of: fewer are noise, more of them pass unwatched."""
+"""Drafts from which the usual rates are learned: fewer are noise, more go unwatched."""
 _FEWEST = 64
-"""Drafts that reached a position, for it to be watched: fewer are noise, more leave deep ones."""
+"""Drafts that must have reached a position for it to be watched: with fewer, noise decides; with
+more, deep positions go unwatched."""
 _AS_USUAL, _LOST = 1 / 2, 1 / 8
-"""Shares of what is usual, as texts may have it and as no text has. With a higher first one, hard
-texts raise alarms; with a higher second one, too; with lower ones it takes longer."""
+"""Shares of the usual rates that the test tells apart: what hard texts may have, and what no text
+has. Raising either raises false alarms on hard texts; lowering them delays true ones."""
 _EVIDENCE = 14.0
-"""Ln of how much likelier one of them is than the other, to change the state. A false alarm takes
-e^14 tokens or more while half of what is usual is accepted; with more an alarm comes later."""
+"""Log likelihood ratio that changes the state. While half of what is usual is accepted, a false
+alarm takes e^14 tokens or more; with more, a true one comes later."""
 _TIMED = 4
-"""Calls of an engine, of which the fastest counts: fewer time what only the first does, or what the
-machine does beside; more delay the start."""
+"""Calls of an engine, of which the fastest counts: fewer time the first call's setup or other load
+on the machine; more delay the start."""
 _TOY = 1e-3
-"""Seconds of a step of the target below which no draft is called heavy: there a call costs more by
-being made than by what it reads. With less, toys are blamed; with more, small models on fast GPUs
-go untold."""
+"""Seconds of a target's step below which no draft is called heavy, as the overhead of a call
+dominates there. With less, toys are blamed; with more, small models on fast GPUs go untold."""
 
 
 class AcceptanceAlarm:
-    """Tells from the drafts that are compared with the text when acceptance is lost, and when it is
-    back: a sequential test (CUSUM, Page 1954) of one share of what is usual against another.
+    """Detects when acceptance is lost, and when it is back: a sequential test (CUSUM, Page 1954) of
+    one share of the usual acceptance rates against another.
 
-    What is usual is, by position, the share of tokens that are right behind right ones, of the
-    first `_LEARNED` drafts without an alarm; of a first token `LOW` at least, also before.
+    The usual rates are conditional, by position: of the first `_LEARNED` drafts without an alarm,
+    those right there among those right before. That of a first token is `LOW` at least, also until
+    they are learned.
 
     is_on: whether the alarm is raised. num_raised: how often it was.
     """
@@ -57,7 +57,7 @@ class AcceptanceAlarm:
     def __init__(self) -> None:
         self.is_on, self.num_raised = False, 0
         self.usual: list[float] = [LOW]
-        """By position, as far as these are watched."""
+        """Usual rates of the positions that are watched."""
         self.compared = self.right = 0
         """Tokens since the evidence began: what it rests on."""
         self._evidence, self._learns = 0.0, True
@@ -65,8 +65,9 @@ class AcceptanceAlarm:
         self._hits: list[int] = []
 
     def observe(self, compared: int, right: int) -> bool:
-        """Of a draft so many positions were compared with the text, of which the first ``right``
-        were right: all, or all but the last. Returns whether the alarm is raised or taken back."""
+        """Take in a draft: ``compared`` of its positions were compared with the text, and the first
+        ``right`` were right, which is all, or all but the last. Returns whether the alarm is raised
+        or taken back."""
         if self._learns and not self.is_on:
             self._learn(compared, right)
         if not self._evidence:
@@ -103,8 +104,10 @@ class AcceptanceAlarm:
 
 
 class AlarmedDrafter(ForwardingDrafter):
-    """Watches what becomes of a drafter's own drafts, verified or not, of one request a step in
-    turn: more would tell sooner, and cost the host a call each. It says once what it finds.
+    """Compares a drafter's own drafts, verified or not, with the text, of one request a step in
+    turn: more would tell sooner, and cost the host a call each. Requests with processors of their
+    own, such as a grammar, are left out: no draft was trained on what they emit. It says once what
+    it finds.
 
     name: of the draft, for people.
     """
@@ -152,7 +155,11 @@ class AlarmedDrafter(ForwardingDrafter):
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         drafts = super().prepare_draft_tokens(batch)
-        drafted = [place for place, count in enumerate(drafts.counts) if count]
+        drafted = [
+            place
+            for place, count in enumerate(drafts.counts)
+            if count and not batch.items[place].request.processors
+        ]
         self._asked = None
         if drafted:
             self._turn += 1
