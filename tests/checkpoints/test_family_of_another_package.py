@@ -165,8 +165,8 @@ def test_what_no_block_runs_is_refused_when_a_build_is_planned(
 ) -> None:
     install(TOY)
     folder = write(tmp_path / "toy", same_model())
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"gated": True}))
-    with pytest.raises(ConfigError, match="ToyForCausalLM has gated attention, which this"):
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"thinks": False}))
+    with pytest.raises(ConfigError, match="ToyForCausalLM has layers without feed-forward"):
         plan_build(folder, BuildConfig("float32", 2, 64, backend="eager"))
 
 

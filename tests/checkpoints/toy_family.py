@@ -19,9 +19,9 @@ from trtspec.config.rope import RopeConfig
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
     norm, width, heads = NormSpec(hf.require("norm_eps")), hf.require("width"), hf.require("heads")
-    sizes, gated = (heads, hf.require("kv_heads"), width // heads), bool(hf.get("gated"))
-    mixer = AttentionSpec(*sizes, bias=True, gated=gated)
-    plain = LayerSpec(mixer, DenseSpec(hf.require("inner")), norm)
+    mixer = AttentionSpec(heads, hf.require("kv_heads"), width // heads, bias=True)
+    thinks = DenseSpec(hf.require("inner")) if hf.get("thinks", True) else None
+    plain = LayerSpec(mixer, thinks, norm)
     local = plain.with_mixer(window=hf.require("look_back"))
     return {
         "vocab_size": hf.require("tokens"),

@@ -89,10 +89,12 @@ def changes_of_logits() -> dict[str, Any]:
     }
 
 
-SERVED = {"num_failed_steps", "num_preemptions", "overlap_ms", "overlap_wait_ms"}
-SERVED |= {"num_texts_over_draft"}
-"""What a server counts over its life; one run of the binary does not, nor does it do other work
-while its engines run."""
+SERVED = {
+    *("num_failed_steps", "num_preemptions", "num_texts_over_draft", "drafts"),
+    *("overlap_ms", "overlap_wait_ms"),
+}
+"""What a server counts and watches over its life; one run of the binary does not, nor does it do
+other work while its engines run."""
 
 
 def assert_equal(

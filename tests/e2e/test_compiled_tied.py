@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 import trtspec.builder.graph_cache as graph_cache
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
-from trtspec.errors import EngineError
+from trtspec.errors import EngineError, RequestError
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
@@ -182,6 +182,6 @@ def test_nan_fails_its_request_alone(folder: Path, llm: LLM) -> None:
     """Compiled code gives the executor logits that it may change, and NaN stays in its rows."""
     bans = SamplingParams(bad_words=[[t] for t in range(llm.config.target.vocab_size)])
     outputs = llm.generate(PROMPTS[:3], [PARAMS_40, bans, PARAMS_40], use_tqdm=False)
-    assert isinstance(outputs[1].error, EngineError)
+    assert isinstance(outputs[1].error, RequestError)
     expected = tokens(llm.generate([PROMPTS[0], PROMPTS[2]], PARAMS_40, use_tqdm=False))
     assert tokens(outputs[::2]) == expected

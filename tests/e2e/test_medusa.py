@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trtspec import SamplingParams, build
-from trtspec.errors import ConfigError, EngineError
+from trtspec.errors import ConfigError, RequestError
 from trtspec.speculative.medusa.shape import MedusaConfig
 
 from .. import inside
@@ -119,7 +119,7 @@ def test_states_that_are_nan(heads: Folders) -> None:
     bans = SamplingParams(bad_words=[[token] for token in range(203)])
     with open_llm(heads.models.folder("llama"), heads.config("llama", "default")) as llm:
         outputs = llm.generate(PROMPTS[:3], [GREEDY_24, bans, GREEDY_24], use_tqdm=False)
-        assert isinstance(outputs[1].error, EngineError)
+        assert isinstance(outputs[1].error, RequestError)
         assert tokens(outputs[::2]) == [heads.greedy("llama")[i] for i in (0, 2)]
         assert_no_leak(llm)
         assert not inside.drafter(llm).live_requests
