@@ -74,7 +74,6 @@ def test_other_trees() -> None:
         ({"num_speculative_tokens": 5, "eagle_choices": [[0]]}, "write the paths as choices"),
         ({"num_speculative_tokens": 9, "block_size": 8}, "do not fit a block of block_size=8"),
         ({"block_size": 1}, "block_size=1 counts the root"),
-        ({"num_speculative_tokens": 5, "speculative_token_map": "f"}, "speculative_token_map"),
     ],
 )
 def test_refusals(data: dict[str, Any], message: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
+from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.request import Request
 from trtspec.executor.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step_result import StepResult
@@ -112,7 +112,7 @@ class Server:
         self.spend(self.costs["around"])
 
 
-class RecordedDrafter:
+class RecordedDrafter(Drafter):
     """Drafts what was recorded at each position of a request's text. With a cost of rows it is an
     engine with a cache."""
 
@@ -131,9 +131,9 @@ class RecordedDrafter:
 
     def member(self) -> Member:
         if not self.is_engine:
-            return Member(self)  # type: ignore[arg-type]
+            return Member(self)
         engine: Any = Engine(lambda requests: self.call + self.request * requests, self.row)
-        return Member(self, engine, self)  # type: ignore[arg-type]
+        return Member(self, engine, self)
 
     window = 0
 
