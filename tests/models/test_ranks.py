@@ -97,7 +97,7 @@ def test_experts_are_shared_out_whole(tmp_path: Path, family: str, count: str) -
 def test_more_ranks_than_heads_of_keys(models: TinyModels, options: dict[str, str]) -> None:
     """Rounded weights, too: their groups are those of the whole one."""
     more = {**options, **FLOATS, "weight_group_size": 16} if options else {}
-    path = models.root / "wide"
+    path = models.root / "wide_granite"
     if not path.exists():
         family_model("granite", intermediate_size=128).save_pretrained(path)
     assert_split(path, 4, **more)
