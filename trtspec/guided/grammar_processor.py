@@ -12,12 +12,12 @@ from torch import Tensor
 
 from trtspec.errors import RequestError
 from trtspec.executor.logits_mask import LogitsMask
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.guided.output_processor import OutputProcessor
 from trtspec.ops.logits_mask import BITS
 from trtspec.ops.tree import TokenTree
 
 
-class GrammarProcessor(LogitsProcessor):
+class GrammarProcessor(OutputProcessor):
     """A matcher that stands behind the output, and walks a draft's tree for the masks of its rows.
 
     What a row allows is a function of the tokens before it, so drafts change no text. Where the
@@ -35,20 +35,18 @@ class GrammarProcessor(LogitsProcessor):
     ) -> None:
         """``make_matcher``: gives one at the beginning of a text. ``num_ids``: that it knows, at
         least ``vocab_size``. ``begins_after``: before this token of output anything may come."""
+        super().__init__(num_prompt_tokens)
         self._make_matcher, self._matcher = make_matcher, make_matcher()
         self._taken: list[int] = []
         self._may_force = True
         self._begins_after = begins_after
         self._vocab_size = vocab_size
         self._words = -(-num_ids // BITS)
-        self._prompt_left = num_prompt_tokens
         self._end_tokens = frozenset(end_tokens)
         self._end_bits = _bits(end_tokens, self._words)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        skipped = min(self._prompt_left, len(tokens))
-        self._prompt_left -= skipped
-        for token in tokens[skipped:]:
+    def extend_output(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
             if self._begins_after is not None:
                 if token == self._begins_after:
                     self._begins_after = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
@@ -21,9 +21,16 @@ class Guides:
     """What follows the text of requests, over one tokenizer; safe to call from any thread."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, ends: Sequence[int]) -> None:
-        self._vocab_size = vocab_size
-        self._compiler = GrammarCompiler(tokenizer, vocab_size, ends)
-        self._marks = _find_marks(tokenizer, vocab_size)
+        self._tokenizer, self._vocab_size, self._ends = tokenizer, vocab_size, ends
+
+    # Both read the whole vocabulary, which no model shall wait for that is never asked for a form.
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        return GrammarCompiler(self._tokenizer, self._vocab_size, self._ends)
+
+    @cached_property
+    def _marks(self) -> ThinkingMarks | None:
+        return _find_marks(self._tokenizer, self._vocab_size)
 
     def prepare(self, params: SamplingParams) -> None:
         """Compile what `processors` needs, which may take a while. RequestError: it is no
@@ -42,6 +49,8 @@ class Guides:
             ConfigError: a package is missing.
         """
         found = [as_processor(given, prompt) for given in params.logits_processors]
+        if params.thinking_budget is None and params.guided_decoding is None:
+            return tuple(found)
         marks = self._marks
         if params.thinking_budget is not None:
             if marks is None:

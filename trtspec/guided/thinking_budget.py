@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from trtspec.executor.logits_mask import LogitsMask
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.guided.output_processor import OutputProcessor
 from trtspec.ops.logits_mask import pack_bits
 from trtspec.ops.tree import TokenTree
 
@@ -25,7 +25,7 @@ class ThinkingMarks(NamedTuple):
         return last == self.start
 
 
-class ThinkingBudget(LogitsProcessor):
+class ThinkingBudget(OutputProcessor):
     """Counts the output tokens of reasoning; behind ``budget`` of them only its end is allowed.
     ``begins_again``: a start in the output begins some, too."""
 
@@ -37,15 +37,13 @@ class ThinkingBudget(LogitsProcessor):
         prompt: Sequence[int],
         begins_again: bool = True,
     ) -> None:
+        super().__init__(len(prompt))
         self._begins_again = begins_again
         self._budget, self._marks, self._vocab_size = budget, marks, vocab_size
-        self._prompt_left = len(prompt)
         self._used = 0 if marks.is_open_after(prompt) else None
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        skipped = min(self._prompt_left, len(tokens))
-        self._prompt_left -= skipped
-        for token in tokens[skipped:]:
+    def extend_output(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
             self._used = self._after(self._used, token)
 
     def mask(self, tree: TokenTree) -> LogitsMask | None:

@@ -11,15 +11,17 @@ from torch import Tensor
 
 from trtspec.errors import RequestError
 from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.guided.output_processor import OutputProcessor
 from trtspec.ops.tree import TokenTree
 
 
-class UserProcessor(LogitsProcessor):
+class UserProcessor(OutputProcessor):
     """Calls ``function(output token ids, logits [V]) -> logits [V]``, or with the prompt's ids
     before these, as vLLM does, for each row with the tokens on its own path. It must be a function
     of what it is given: then drafts change no text."""
 
     def __init__(self, function: Callable[..., Tensor], prompt: Sequence[int]) -> None:
+        super().__init__(len(prompt))
         parameters = inspect.signature(function).parameters.values()
         takes = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         if len(takes) not in (2, 3):
@@ -30,13 +32,10 @@ class UserProcessor(LogitsProcessor):
             )
         self._function = function
         self._first = [list(prompt)] if len(takes) == 3 else []
-        self._prompt_left = len(prompt)
         self._output: list[int] = []
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        skipped = min(self._prompt_left, len(tokens))
-        self._prompt_left -= skipped
-        self._output += tokens[skipped:]
+    def extend_output(self, tokens: Sequence[int]) -> None:
+        self._output += tokens
 
     def apply(self, logits: Tensor, tree: TokenTree) -> None:
         for row in range(1 + len(tree)):
