@@ -22,7 +22,7 @@ import sys
 from functools import partial
 
 from trtspec import LLM, RequestOutput, SamplingParams, TrtspecError, build
-from trtspec.bench.side_by_side import report, side_by_side
+from trtspec.bench.runs.side_by_side import report, side_by_side
 from trtspec.builder.packaged import PACKAGED
 from trtspec.llmapi import flags
 from trtspec.log import log_to_stderr

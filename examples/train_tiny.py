@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from trtspec.bench.corpus import standard_library
+from trtspec.bench.data.corpus import standard_library
 from trtspec.writable import check_folder
 
 VOCAB_SIZE = 4096

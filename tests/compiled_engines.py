@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model

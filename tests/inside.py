@@ -14,9 +14,9 @@ import torch
 
 from trtspec import LLM
 from trtspec.engine.folder import EngineConfig
-from trtspec.executor.engine_parts import EngineSessions, NetworkFacts
-from trtspec.executor.kv_tensors import KVTensors
-from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.engines.engine_parts import EngineSessions, NetworkFacts
+from trtspec.executor.engines.kv_tensors import KVTensors
+from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.speculative.alarm import AlarmedDrafter
 
 # Any: whether the target is compiled, padded, counted or drafts is what the tests are about.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trtspec.config.kv import KvCacheConfig
     from trtspec.config.sampling import SamplingParams
     from trtspec.errors import TrtspecError
-    from trtspec.executor.logits_processor import LogitsProcessor
+    from trtspec.executor.logits.logits_processor import LogitsProcessor
     from trtspec.llmapi.engines import build
     from trtspec.llmapi.llm import LLM
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
@@ -92,7 +92,7 @@ _HOMES = {
     "CudaGraphConfig": "trtspec.config.cuda_graph",
     "GuidedDecodingParams": "trtspec.config.guided_decoding",
     "KvCacheConfig": "trtspec.config.kv",
-    "LogitsProcessor": "trtspec.executor.logits_processor",
+    "LogitsProcessor": "trtspec.executor.logits.logits_processor",
     "AssistantDecodingConfig": "trtspec.speculative.assistant.options",
     "AutoDecodingConfig": "trtspec.speculative.hybrid.options",
     "DDTreeDecodingConfig": "trtspec.speculative.block.ddtree",

@@ -1,5 +1,5 @@
-// Rollouts pass by pass as torch sees them (used by trtspec/executor/pass_rollout.py): the whole loop
-// over a package, or call by call over what Python runs.
+// Rollouts pass by pass as torch sees them (used by trtspec/executor/engines/pass_rollout.py): the
+// whole loop over a package, or call by call over what Python runs.
 #include <trtspec/runtime/pass_rollout.hpp>
 
 #include <optional>

@@ -15,8 +15,8 @@ from trtspec import LLM
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.backends.parts import MaskKind
 from trtspec.backends.slots.networks import SlotGraph
-from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.pass_rollout import StopRule
+from trtspec.executor.engines.model_engine import ModelEngine
+from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.models.rows import PackedRows
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

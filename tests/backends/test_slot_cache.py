@@ -13,7 +13,7 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.layer import Layers
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
-from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.engines.kv_tensors import KVTensors
 
 from ..tiny_config import tiny_config
 

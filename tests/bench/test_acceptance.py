@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trtspec.bench.acceptance import AcceptanceReport, measure
-from trtspec.bench.dataset import BenchPrompt, Question
+from trtspec.bench.data.dataset import BenchPrompt, Question
+from trtspec.bench.runs.acceptance import AcceptanceReport, measure
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
 from trtspec.executor.metrics import SpeculativeMetrics

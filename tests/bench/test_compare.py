@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from trtspec import CompletionOutput, RequestOutput
-from trtspec.bench import picture, table
-from trtspec.bench.by_category import by_category
-from trtspec.bench.compare import (
+from trtspec.bench.report import picture, table
+from trtspec.bench.report.result_file import save
+from trtspec.bench.runs.by_category import by_category
+from trtspec.bench.runs.compare import (
     Entrant,
     Round,
     compare_texts,
@@ -23,7 +24,7 @@ from trtspec.bench.compare import (
     set_floor,
     summarize,
 )
-from trtspec.bench.compare_report import (
+from trtspec.bench.runs.compare_report import (
     FORMAT,
     HEADERS,
     broken_promises,
@@ -31,11 +32,10 @@ from trtspec.bench.compare_report import (
     plot,
     print_point,
 )
-from trtspec.bench.compare_report import (
+from trtspec.bench.runs.compare_report import (
     __doc__ as SCHEMA,
 )
-from trtspec.bench.methods import NONE, BenchMethod
-from trtspec.bench.result_file import save
+from trtspec.bench.runs.methods import NONE, BenchMethod
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.speculative.options import parse_speculative_config

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from trtspec.bench.dataset import (
+from trtspec.bench.data.dataset import (
     Question,
     encode_questions,
     held_out_prompts,

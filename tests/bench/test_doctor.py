@@ -22,7 +22,7 @@ from trtspec.bench.doctor.pair_checks import (
     figure_checks,
     measure_pair,
 )
-from trtspec.bench.methods import BenchMethod
+from trtspec.bench.runs.methods import BenchMethod
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError
 from trtspec.executor.metrics import SpeculativeMetrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtspec.bench.draft_free import measure, repeating_text
-from trtspec.bench.methods import BenchMethod, fitting_methods, read_methods
+from trtspec.bench.runs.methods import BenchMethod, fitting_methods, read_methods
 from trtspec.errors import ConfigError
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtspec.bench import floor
-from trtspec.bench.floor import (
+from trtspec.bench.ops import beside_reading
+from trtspec.bench.report import floor
+from trtspec.bench.report.floor import (
     LinearRate,
     MachineRates,
     MemorySpeed,
@@ -15,7 +16,6 @@ from trtspec.bench.floor import (
     ms_text,
     share_text,
 )
-from trtspec.bench.ops import beside_reading
 from trtspec.errors import ConfigError
 from trtspec.ops.bandwidth import read_bandwidth
 

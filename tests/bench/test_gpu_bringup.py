@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from trtspec.backends.registry import ENTRY_POINTS, backends
-from trtspec.bench import floor
 from trtspec.bench.gpu_bringup import attention, engines, latency, packages, products, steps, suites
 from trtspec.bench.gpu_bringup.bring_up import ROOT, bring_up
 from trtspec.bench.gpu_bringup.journal import (
@@ -28,6 +27,7 @@ from trtspec.bench.gpu_bringup.part import Part, PartFailed, Place
 from trtspec.bench.gpu_bringup.parts import PARTS
 from trtspec.bench.gpu_bringup.report import write_report
 from trtspec.bench.gpu_bringup.step_profile import Stopwatch, device_figures
+from trtspec.bench.report import floor
 from trtspec.bench.synthetic import engine as synthetic
 from trtspec.builder.graph_cache import kept_graphs
 from trtspec.builder.plan import BuildPlan

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from trtspec.bench.measured_tables import PAIR, SECTIONS, Table
 from trtspec.bench.measurements import (
     FRONT_PAGE,
     PAGE,
@@ -20,7 +19,8 @@ from trtspec.bench.measurements import (
     page,
     picture_key,
 )
-from trtspec.bench.result_file import load, make_result, rows, save
+from trtspec.bench.report.measured_tables import PAIR, SECTIONS, Table
+from trtspec.bench.report.result_file import load, make_result, rows, save
 from trtspec.errors import ConfigError
 
 AGAIN = "run python -m trtspec.bench.measurements"

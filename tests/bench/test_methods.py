@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from trtspec.bench.methods import NONE, BenchMethod, fitting_methods, read_methods, usual_methods
+from trtspec.bench.runs.methods import (
+    NONE,
+    BenchMethod,
+    fitting_methods,
+    read_methods,
+    usual_methods,
+)
 from trtspec.builder.available_drafts import FoundDraft, available_drafts
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.speculative.options import parse_speculative_config

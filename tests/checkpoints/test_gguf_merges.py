@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer, save_tokenizer, tokenizer_files
-from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.executor.text.token_decoder import TokenDecoder
 
 from .gguf_vocabularies import BYTE, CONTROL, NORMAL, UNKNOWN, USER, said
 from .tiny_gguf import TinyGguf

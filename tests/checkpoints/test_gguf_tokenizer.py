@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from trtspec.builder.tokenizer import find_tokenizer, has_tokenizer, read_tokenizer, save_tokenizer
 from trtspec.errors import CheckpointError
-from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.executor.text.token_decoder import TokenDecoder
 from trtspec.llmapi.prompts import load_tokenizer
 
 from .gguf_vocabularies import (

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from trtspec.bench.methods import BenchMethod
 from trtspec.bench.peers import contender as contenders
 from trtspec.bench.peers.contender import Contender, MeasuredRound
 from trtspec.bench.peers.process import PeerError
+from trtspec.bench.runs.methods import BenchMethod
 from trtspec.builder.available_drafts import FoundDraft
 from trtspec.commands import bench, bench_peers
 

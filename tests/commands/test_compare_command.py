@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.bench import floor
-from trtspec.bench.floor import MachineRates
+from trtspec.bench.report import floor
+from trtspec.bench.report.floor import MachineRates
 from trtspec.commands import bench_compare, bench_forward, doctor
 from trtspec.commands.bench import main
 from trtspec.commands.doctor import main as doctor_main

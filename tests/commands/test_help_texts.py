@@ -16,7 +16,7 @@ import pytest
 import trtspec
 from trtspec import LLM
 from trtspec.backends.registry import backends
-from trtspec.bench.methods import read_methods
+from trtspec.bench.runs.methods import read_methods
 from trtspec.commands import bench, build, doctor, run, serve, train
 from trtspec.config.build_config import DEVICES
 from trtspec.config.model import DTYPES

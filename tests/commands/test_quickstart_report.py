@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trtspec import CompletionOutput, RequestOutput
-from trtspec.bench.side_by_side import Run, gain_of_prompt, report
+from trtspec.bench.runs.side_by_side import Run, gain_of_prompt, report
 from trtspec.executor.metrics import SpeculativeMetrics
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.pass_rollout import StopRule
+from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
 WORD = 2**64 - 1
@@ -84,7 +84,7 @@ class Seen(NamedTuple):
 
 
 class ToyEngine:
-    """Stands in for a `trtspec.executor.model_engine.ModelEngine`."""
+    """Stands in for a `trtspec.executor.engines.model_engine.ModelEngine`."""
 
     verifies = False
     rolls_first_step = False

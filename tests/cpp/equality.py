@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec import LLM, SamplingParams
-from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.llmapi.outputs import RequestOutput
 from trtspec.llmapi.prompts import load_tokenizer

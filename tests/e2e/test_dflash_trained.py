@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trtspec import SamplingParams
-from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 
 from .dflash_heads import dflash

@@ -15,9 +15,9 @@ from torch import Tensor
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
-from trtspec.executor.resources import DraftCache
-from trtspec.executor.scheduler import Scheduler
-from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.schedule.resources import DraftCache
+from trtspec.executor.schedule.scheduler import Scheduler
+from trtspec.executor.schedule.step_plan import StepPlan
 from trtspec.speculative.state_drafter import StateDrafter
 
 from .eagle_heads import (

@@ -14,7 +14,7 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.executor.request import Request
 from trtspec.speculative.state_drafter import StateDrafter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import trtspec.executor.sampler as verifies
+import trtspec.executor.step.sampler as verifies
 from trtspec import LLM
 
 from .helpers import (

@@ -11,8 +11,8 @@ import pytest
 
 from trtspec import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.medusa.drafter import MedusaDrafter
 
 from .eagle_heads import V, cycling_target, known_text

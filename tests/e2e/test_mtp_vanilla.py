@@ -19,7 +19,7 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import ConfigError
 from trtspec.executor.request import Request
-from trtspec.executor.resources import DraftCache
+from trtspec.executor.schedule.resources import DraftCache
 from trtspec.speculative.eagle.network import EagleDraft
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
-from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.llmapi.prompts import load_tokenizer
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from trtspec.backends.packing import RowGroup, pack
-from trtspec.executor.model_engine import ModelEngine
+from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.ops.sampling import draft_candidates
 
 from .. import inside

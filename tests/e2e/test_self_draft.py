@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams, build
-from trtspec.bench.dataset import held_out_prompts
+from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig

@@ -16,7 +16,7 @@ from trtspec.backends.slots import networks, padding
 from trtspec.backends.staging import Staging
 from trtspec.backends.tensorrt.session import TensorRTSession
 from trtspec.errors import ConfigError
-from trtspec.executor import counted_engine
+from trtspec.executor.engines import counted_engine
 
 from .. import inside
 from .eagle_heads import eagle, random_eagle3

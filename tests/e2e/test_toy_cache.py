@@ -26,7 +26,7 @@ from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.layer import Layers
 from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.strict import strict_config
-from trtspec.executor import kv_tensors
+from trtspec.executor.engines import kv_tensors
 from trtspec.models.block import Block
 from trtspec.models.block_map import BLOCKS
 from trtspec.models.mixers.attention import Attention

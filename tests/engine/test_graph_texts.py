@@ -12,8 +12,8 @@ import pytest
 from torch import Tensor
 
 import trtspec.backends.cuda_graph as cuda_graph
-import trtspec.executor.counted_engine as counted_engine
-import trtspec.executor.sampler as sampler
+import trtspec.executor.engines.counted_engine as counted_engine
+import trtspec.executor.step.sampler as sampler
 import trtspec.llmapi.runtime as runtime
 from trtspec import SamplingParams
 from trtspec.backends.eager import EagerBackend

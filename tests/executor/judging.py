@@ -10,9 +10,9 @@ from torch import Tensor
 
 from trtspec.config.kv import CacheLayout
 from trtspec.executor.request import Request
-from trtspec.executor.sampler import Sampler
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 

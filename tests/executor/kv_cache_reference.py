@@ -32,7 +32,7 @@ class _Sequence:
 
 
 class PlainKVCacheManager:
-    """See `trtspec.executor.kv_cache.KVCacheManager`; AssertionError where that one raises
+    """See `trtspec.executor.schedule.kv_cache.KVCacheManager`; AssertionError where that one raises
     RuntimeError. Tests that need a broken manager derive from this one."""
 
     is_pooled = True

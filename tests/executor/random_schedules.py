@@ -9,12 +9,12 @@ from typing import Any
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
-from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
-from trtspec.executor.scheduler import Scheduler
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.kv_cache import KVCacheManager
+from trtspec.executor.schedule.resources import ResourceManager
+from trtspec.executor.schedule.scheduler import Scheduler
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult
 
 from .kv_cache_reference import PlainKVCacheManager
 from .random_worlds import World

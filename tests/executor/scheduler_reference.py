@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult
 
 
 def useful_nodes(needs: DrafterNeeds, request: Request) -> int:
@@ -25,7 +25,8 @@ def useful_nodes(needs: DrafterNeeds, request: Request) -> int:
 
 
 class PlainResourceManager:
-    """See `trtspec.executor.resources.ResourceManager`. Tests that need a broken one change it."""
+    """See `trtspec.executor.schedule.resources.ResourceManager`. Tests that need a broken
+    one change it."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class PlainResourceManager:
 
 
 class PlainScheduler:
-    """See `trtspec.executor.scheduler.Scheduler`; every request is to fit."""
+    """See `trtspec.executor.schedule.scheduler.Scheduler`; every request is to fit."""
 
     def __init__(
         self,

@@ -10,9 +10,9 @@ from typing import Any
 
 from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
-from trtspec.executor.step_states import StateMoves, TakenNodes
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
+from trtspec.executor.step.step_states import StateMoves, TakenNodes
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.kv_cache import StateSizes
 from trtspec.ops.tree import TokenTree

@@ -9,11 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-import trtspec.executor.kv_tensors as module
+import trtspec.executor.engines.kv_tensors as module
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.buckets import Bucket, RowBuckets, different_rows, extend, no_rows, pad, unpad
+from trtspec.executor.schedule.buckets import (
+    Bucket,
+    RowBuckets,
+    different_rows,
+    extend,
+    no_rows,
+    pad,
+    unpad,
+)
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 

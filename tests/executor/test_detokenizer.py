@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizer
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.detokenizer import Detokenizer
-from trtspec.executor.stopping import StopChecker
+from trtspec.executor.text.detokenizer import Detokenizer
+from trtspec.executor.text.stopping import StopChecker
 
 MARK = "\ufffd"
 END = "</s>"

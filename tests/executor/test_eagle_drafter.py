@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import StepPlan
+from trtspec.executor.schedule.step_plan import StepPlan
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.state_drafter import StateDrafter
 

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from trtspec.executor.drafter import Drafter, DrafterNeeds, NoDrafter
-from trtspec.executor.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
 
 ASKED = sorted({*vars(Drafter), *Drafter.__annotations__})
 ASKED = [name for name in ASKED if not name.startswith("_")]

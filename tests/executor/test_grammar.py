@@ -11,8 +11,8 @@ import torch
 
 from trtspec import LLM, SamplingParams
 from trtspec.errors import EngineError
-from trtspec.executor.logits_mask import LogitsMask
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.logits.logits_mask import LogitsMask
+from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.ops.logits_mask import pack_bits
 from trtspec.ops.tree import TokenTree
 

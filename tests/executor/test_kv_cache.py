@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trtspec.errors import ConfigError
-from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.schedule.kv_cache import KVCacheManager
 
 
 def manager(num_blocks: int = 8, block_size: int = 4, **options: object) -> KVCacheManager:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.executor.kv_cache import KVCacheManager
+from trtspec.executor.schedule.kv_cache import KVCacheManager
 
 from .kv_cache_reference import PlainKVCacheManager
 

@@ -21,9 +21,9 @@ from trtspec.backends.inputs import EngineInputs, RowInputs
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
-from trtspec.executor import pass_rollout
-from trtspec.executor.buckets import greedy_sampling
-from trtspec.executor.pass_rollout import PassRollout, StopRule
+from trtspec.executor.engines import pass_rollout
+from trtspec.executor.engines.pass_rollout import PassRollout, StopRule
+from trtspec.executor.schedule.buckets import greedy_sampling
 from trtspec.speculative.tree_levels import make_levels
 
 NONE = -math.inf

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import EngineError
-from trtspec.executor.logits_mask import LogitsMask, columns_of
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.logits.logits_mask import LogitsMask, columns_of
+from trtspec.executor.logits.logits_processor import LogitsProcessor
+from trtspec.executor.logits.request_processors import RequestProcessors
 from trtspec.executor.request import Request
-from trtspec.executor.request_processors import RequestProcessors
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import mask_logits, pack_bits
 from trtspec.ops.tree import TokenTree

@@ -8,9 +8,9 @@ import torch
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
-from trtspec.executor.sampler import Sampler
-from trtspec.executor.simulation import SimulatedAcceptance
-from trtspec.executor.verify_call import VerifyOutputs
+from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.simulation import SimulatedAcceptance
+from trtspec.executor.step.verify_call import VerifyOutputs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
-from trtspec.executor.sampler import Sampler
-from trtspec.executor.simulation import SimulatedAcceptance, uniform
+from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.simulation import SimulatedAcceptance, uniform
 from trtspec.ops.sampling import philox_reference
 from trtspec.ops.tree import TokenTree
 

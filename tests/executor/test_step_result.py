@@ -8,8 +8,8 @@ import torch
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult, TokenLogprobs
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult, TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.detokenizer import Detokenizer
-from trtspec.executor.stopping import StopChecker
+from trtspec.executor.text.detokenizer import Detokenizer
+from trtspec.executor.text.stopping import StopChecker
 
 from .text_ends import Feed, run
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
 from trtspec.executor.request import Request
-from trtspec.executor.sampler import Sampler
-from trtspec.executor.typical import TypicalAcceptance, distribution
+from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.typical import TypicalAcceptance, distribution
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.stopping import StopChecker
+from trtspec.executor.text.stopping import StopChecker
 
 
 class Feed:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-import trtspec.executor.sampler as sampler
+import trtspec.executor.step.sampler as sampler
 from trtspec import LLM, SamplingParams
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.device import compute_capability, device_problem

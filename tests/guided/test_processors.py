@@ -14,7 +14,7 @@ import torch
 from trtspec import LLM, LogitsProcessor, RequestOutput, SamplingParams
 from trtspec.config.guided_decoding import GuidedDecodingParams
 from trtspec.errors import ConfigError, EngineError, RequestError
-from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits.logits_mask import LogitsMask
 from trtspec.guided.compiler import GrammarCompiler
 from trtspec.guided.grammar_processor import GrammarProcessor
 from trtspec.guided.thinking_budget import ThinkingBudget, ThinkingMarks

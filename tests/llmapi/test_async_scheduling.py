@@ -15,7 +15,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.errors import TrtspecError
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.request import Request
-from trtspec.executor.stopping import StopChecker
+from trtspec.executor.text.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.llmapi.worker import LiveSequence, Worker

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trtspec.errors import EngineError
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 

@@ -10,7 +10,7 @@ import pytest
 from trtspec import LLM, RequestOutput, SamplingParams
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.request import Request
-from trtspec.executor.scheduler import OrderError
+from trtspec.executor.schedule.scheduler import OrderError
 from trtspec.llmapi.options import LLMConfig
 
 from .conftest import TextModel

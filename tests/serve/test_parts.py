@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 import trtspec.serve
 from trtspec import SamplingParams
 from trtspec.errors import ConfigError
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.llmapi.handle import Growth
 from trtspec.serve.errors import ApiError
 from trtspec.serve.gate import Gate

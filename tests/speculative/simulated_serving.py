@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import DrafterNeeds
+from trtspec.executor.engines.counted_engine import CountedEngine
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.hybrid.member import Member

@@ -11,10 +11,10 @@ import pytest
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import DrafterNeeds, NoDrafter
-from trtspec.executor.logit_bias import LogitBias
+from trtspec.executor.logits.logit_bias import LogitBias
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.alarm import AcceptanceAlarm, AlarmedDrafter

@@ -6,8 +6,8 @@ from typing import Any
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 from trtspec.speculative.suffix.options import SuffixDecodingConfig

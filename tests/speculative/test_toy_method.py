@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, SamplingParams
-from trtspec.bench.forward import ROLLOUT, CallShape, ForwardBench
-from trtspec.bench.methods import fitting_methods
+from trtspec.bench.runs.forward import ROLLOUT, CallShape, ForwardBench
+from trtspec.bench.runs.methods import fitting_methods
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.checkpoints import describe_draft
 from trtspec.builder.plan import plan_build

@@ -43,8 +43,8 @@ PLACES = {
     "pydantic": "trtspec/serve/",
     "starlette": "trtspec/serve/",
     "uvicorn": "trtspec/serve/",
-    "matplotlib": "trtspec/bench/picture.py",
-    "rich": "trtspec/bench/table.py",
+    "matplotlib": "trtspec/bench/report/picture.py",
+    "rich": "trtspec/bench/report/table.py",
 }
 WITHOUT = {"rich"}  # its place does the same in plain text where it is missing
 

@@ -55,7 +55,7 @@ BROKEN = [
     (
         "optional-dependency",
         "matplotlib, no error that names the extra",
-        {"trtspec/bench/picture.py": '"""pip install trtspec[bench]"""\nimport matplotlib'},
+        {"trtspec/bench/report/picture.py": '"""pip install trtspec[bench]"""\nimport matplotlib'},
     ),
     (
         "module-cycle",

@@ -20,8 +20,8 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from trtspec.bench.dataset import held_out_prompts
-from trtspec.bench.rival import BASELINE, Rival
+from trtspec.bench.data.dataset import held_out_prompts
+from trtspec.bench.runs.rival import BASELINE, Rival
 from trtspec.bench.synthetic.engine import open_llm
 from trtspec.bench.synthetic_flag import add_synthetic_flag, engine_maker
 from trtspec.builder.available_drafts import FoundDraft, available_drafts

@@ -22,15 +22,15 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from trtspec.bench.corpus import standard_library
+from trtspec.bench.data.corpus import standard_library
 from trtspec.bench.doctor.agreement import matched_depth
-from trtspec.bench.methods import fitting_methods, read_methods
+from trtspec.bench.runs.methods import fitting_methods, read_methods
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.drafter import Drafter
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.registry import make_drafter
 

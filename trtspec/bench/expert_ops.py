@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from trtspec.bench.floor import MemorySpeed, seconds_per_call
 from trtspec.bench.ops import begin, beside_reading
+from trtspec.bench.report.floor import MemorySpeed, seconds_per_call
 from trtspec.ops import moe, pack_linear
 from trtspec.ops.linear_quantised import pack_codes, pack_groups
 from trtspec.ops.moe import Coding, ExpertWeights, Gating, expert_bytes_read

@@ -19,10 +19,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from trtspec.bench.corpus import standard_library
-from trtspec.bench.dataset import held_out_prompts
-from trtspec.bench.methods import read_methods
-from trtspec.bench.rival import BASELINE, Rival
+from trtspec.bench.data.corpus import standard_library
+from trtspec.bench.data.dataset import held_out_prompts
+from trtspec.bench.runs.methods import read_methods
+from trtspec.bench.runs.rival import BASELINE, Rival
 from trtspec.bench.synthetic.engine import open_llm
 from trtspec.bench.synthetic_flag import add_synthetic_flag, engine_maker
 from trtspec.builder.available_drafts import available_drafts

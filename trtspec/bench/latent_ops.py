@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trtspec.bench.floor import MemorySpeed, copies, seconds_per_call
 from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_call, begin, beside_reading
+from trtspec.bench.report.floor import MemorySpeed, copies, seconds_per_call
 from trtspec.ops import head_products, latent_tree_attention, linear, pack_linear
 
 

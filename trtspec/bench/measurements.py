@@ -19,9 +19,9 @@ from string import Formatter
 from textwrap import fill
 from typing import Any
 
-from trtspec.bench.measured_tables import FRONT, PAIR, SECTIONS, Table
-from trtspec.bench.picture import new_figure, plain, write_picture
-from trtspec.bench.result_file import load, rows
+from trtspec.bench.report.measured_tables import FRONT, PAIR, SECTIONS, Table
+from trtspec.bench.report.picture import new_figure, plain, write_picture
+from trtspec.bench.report.result_file import load, rows
 
 RESULTS = Path(__file__).parent / "results"
 PAGE, PICTURE = RESULTS.parent / "MEASUREMENTS.md", RESULTS / "pair.svg"

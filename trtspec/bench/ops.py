@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.bench.floor import (
+from trtspec.bench.report.floor import (
     HIGHEST_SHARE,
     NOT_MEASURED,
     MemorySpeed,

@@ -18,7 +18,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from trtspec.bench.floor import MemorySpeed
+from trtspec.bench.report.floor import MemorySpeed
 from trtspec.bench.synthetic.sizes import SIZES, Sizes
 from trtspec.engine.memory import in_large_pages
 from trtspec.ops.linear import PANEL, linear

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from trtspec.bench.dataset import held_out_prompts
-from trtspec.bench.prepare_dataset import Sample, text_samples, write_dataset
+from trtspec.bench.data.dataset import held_out_prompts
+from trtspec.bench.data.prepare_dataset import Sample, text_samples, write_dataset
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import TOKENIZER_FOLDER
 from trtspec.errors import EngineError

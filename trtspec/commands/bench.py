@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.acceptance import measure
-from trtspec.bench.result_file import check_output, make_result, save
+from trtspec.bench.report.result_file import check_output, make_result, save
+from trtspec.bench.runs.acceptance import measure
 from trtspec.builder.locate import find_model
 from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command

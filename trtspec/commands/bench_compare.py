@@ -9,18 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.by_category import by_category, print_categories
-from trtspec.bench.compare import Entrant, run_rounds, set_floor, summarize
-from trtspec.bench.compare_report import __doc__ as REPORT
-from trtspec.bench.compare_report import broken_promises, make_report, plot, print_point
-from trtspec.bench.dataset import BenchPrompt
-from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine
-from trtspec.bench.methods import BenchMethod
-from trtspec.bench.picture import check_picture
-from trtspec.bench.result_file import save
+from trtspec.bench.data.dataset import BenchPrompt
+from trtspec.bench.report.floor import MachineRates, MemorySpeed, measure_machine
+from trtspec.bench.report.picture import check_picture
+from trtspec.bench.report.result_file import save
+from trtspec.bench.runs.by_category import by_category, print_categories
+from trtspec.bench.runs.compare import Entrant, run_rounds, set_floor, summarize
+from trtspec.bench.runs.compare_report import __doc__ as REPORT
+from trtspec.bench.runs.compare_report import broken_promises, make_report, plot, print_point
+from trtspec.bench.runs.interleaving import fit_together
+from trtspec.bench.runs.methods import BenchMethod
 from trtspec.bench.synthetic.engine import open_llm
 from trtspec.bench.synthetic_flag import add_synthetic_flag, engine_maker
-from trtspec.bench.turns import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_methods import (
     add_method_flags,

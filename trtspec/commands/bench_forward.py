@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.floor import MachineRates, MemorySpeed, measure_machine, ms_text, share_text
-from trtspec.bench.forward import FIRST_STEP, ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
-from trtspec.bench.methods import read_methods
-from trtspec.bench.result_file import check_output, make_result, save
+from trtspec.bench.report.floor import (
+    MachineRates,
+    MemorySpeed,
+    measure_machine,
+    ms_text,
+    share_text,
+)
+from trtspec.bench.report.result_file import check_output, make_result, save
+from trtspec.bench.report.table import print_table
+from trtspec.bench.runs.forward import FIRST_STEP, ROLLOUT, VERIFY, CallShape, ForwardBench, row_of
+from trtspec.bench.runs.methods import read_methods
 from trtspec.bench.synthetic_flag import add_synthetic_flag, engine_maker
-from trtspec.bench.table import print_table
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_prompts import ENGINE_OPTIONS, add_engine_flags
 from trtspec.errors import ConfigError

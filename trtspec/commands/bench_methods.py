@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.methods import BenchMethod, fitting_methods, read_methods
-from trtspec.bench.result_file import check_output
+from trtspec.bench.report.result_file import check_output
+from trtspec.bench.runs.methods import BenchMethod, fitting_methods, read_methods
 from trtspec.builder.available_drafts import FoundDraft
 from trtspec.commands.bench_prompts import ENGINE_OPTIONS
 from trtspec.config.sampling import SamplingParams

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.compare import WARM_UP_TOKENS
 from trtspec.bench.peers.contender import (
     OURS,
     Contender,
@@ -21,8 +20,9 @@ from trtspec.bench.peers.report import FORMAT, FORMAT_VERSION, print_point, summ
 from trtspec.bench.peers.report import __doc__ as REPORT
 from trtspec.bench.peers.round import run_round
 from trtspec.bench.peers.workers.engines import ENGINES, MODES, PLAIN
-from trtspec.bench.result_file import make_result, save
-from trtspec.bench.turns import fit_together
+from trtspec.bench.report.result_file import make_result, save
+from trtspec.bench.runs.compare import WARM_UP_TOKENS
+from trtspec.bench.runs.interleaving import fit_together
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.builder.locate import find_model
 from trtspec.builder.tokenizer import further_ends

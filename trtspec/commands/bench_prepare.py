@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.dataset import (
+from trtspec.bench.data.dataset import (
     STDLIB,
     STDLIB_TOKENS,
     encode_questions,
@@ -14,7 +14,7 @@ from trtspec.bench.dataset import (
     read_questions,
     spread,
 )
-from trtspec.bench.prepare_dataset import (
+from trtspec.bench.data.prepare_dataset import (
     Lengths,
     NormalLengths,
     Sample,
@@ -23,7 +23,7 @@ from trtspec.bench.prepare_dataset import (
     text_samples,
     write_dataset,
 )
-from trtspec.bench.result_file import check_output
+from trtspec.bench.report.result_file import check_output
 from trtspec.builder.locate import find_model
 from trtspec.engine.folder import TOKENIZER_FOLDER, is_engine_folder
 from trtspec.errors import ConfigError

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trtspec.bench.dataset import (
+from trtspec.bench.data.dataset import (
     STDLIB,
     STDLIB_TOKENS,
     BenchPrompt,

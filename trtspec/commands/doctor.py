@@ -26,13 +26,13 @@ from trtspec.bench.doctor.pair_checks import (
     measure_pair,
     model_checks,
 )
-from trtspec.bench.floor import measure_machine
 from trtspec.bench.gpu_bringup.bring_up import bring_up
 from trtspec.bench.gpu_bringup.journal import OK, SKIPPED
 from trtspec.bench.gpu_bringup.parts import PARTS, SHORT
 from trtspec.bench.gpu_bringup.report import JSON_NAME, PAGE_NAME
-from trtspec.bench.methods import BenchMethod, read_methods, usual_methods
-from trtspec.bench.result_file import make_result
+from trtspec.bench.report.floor import measure_machine
+from trtspec.bench.report.result_file import make_result
+from trtspec.bench.runs.methods import BenchMethod, read_methods, usual_methods
 from trtspec.builder.available_drafts import available_drafts
 from trtspec.commands.bench_prompts import (
     ENGINE_OPTIONS,

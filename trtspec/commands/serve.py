@@ -18,7 +18,7 @@ from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.config.speculative_keys import any_bool, any_number
 from trtspec.config.strict import Foreign
 from trtspec.errors import ConfigError, RequestError, TrtspecError
-from trtspec.executor.admission import POLICIES
+from trtspec.executor.schedule.admission import POLICIES
 from trtspec.llmapi import help_texts
 from trtspec.llmapi.chat_template import template_in_file
 from trtspec.llmapi.llm import LLM

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
-from trtspec.executor.acceptance_rule import AcceptanceRule
 from trtspec.executor.drafter import Drafter
+from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.metrics import ExecutorMetrics
-from trtspec.executor.model_engine import ModelEngine
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.request import Request
-from trtspec.executor.resident import ResidentEngine, ResidentSteps, confirmed
-from trtspec.executor.resources import ResourceManager
-from trtspec.executor.sampler import Sampler
-from trtspec.executor.scheduler import OrderError, Scheduler
-from trtspec.executor.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step_result import StepResult, TokenLogprobs
-from trtspec.executor.stopping import StopChecker
-from trtspec.executor.verification import Verification
+from trtspec.executor.schedule.resources import ResourceManager
+from trtspec.executor.schedule.scheduler import OrderError, Scheduler
+from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.acceptance_rule import AcceptanceRule
+from trtspec.executor.step.resident import ResidentEngine, ResidentSteps, confirmed
+from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.step_result import StepResult, TokenLogprobs
+from trtspec.executor.step.verification import Verification
+from trtspec.executor.text.stopping import StopChecker
 from trtspec.log import logger
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import PromptTooLongError, RequestError
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.ops.sequence import UNLIMITED, TokenSequence
 
 

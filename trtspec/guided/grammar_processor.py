@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trtspec.errors import RequestError
-from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits.logits_mask import LogitsMask
 from trtspec.guided.output_processor import OutputProcessor
 from trtspec.ops.logits_mask import BITS
 from trtspec.ops.tree import TokenTree

@@ -8,7 +8,7 @@ from typing import Any
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.guided.compiler import GrammarCompiler
 from trtspec.guided.grammar_processor import GrammarProcessor
 from trtspec.guided.thinking_budget import ThinkingBudget, ThinkingMarks

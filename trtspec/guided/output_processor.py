@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.logits.logits_processor import LogitsProcessor
 
 
 class OutputProcessor(LogitsProcessor):

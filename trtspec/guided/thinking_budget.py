@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from trtspec.executor.logits_mask import LogitsMask
+from trtspec.executor.logits.logits_mask import LogitsMask
 from trtspec.guided.output_processor import OutputProcessor
 from trtspec.ops.logits_mask import pack_bits
 from trtspec.ops.tree import TokenTree

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from trtspec.errors import RequestError
-from trtspec.executor.logits_processor import LogitsProcessor
+from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.guided.output_processor import OutputProcessor
 from trtspec.ops.tree import TokenTree
 

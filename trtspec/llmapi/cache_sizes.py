@@ -9,7 +9,7 @@ import torch
 from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype
-from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.ops.kv_cache import KVCache
 
 

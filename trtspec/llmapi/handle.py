@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import strict_config, to_dict
 from trtspec.errors import ConfigError
-from trtspec.executor.admission import admission_order
+from trtspec.executor.schedule.admission import admission_order
 from trtspec.llmapi.peer_options import ALIASES, FOREIGN
 from trtspec.speculative.options import read_transfer
 

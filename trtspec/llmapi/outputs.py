@@ -10,7 +10,7 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import TokenLogprobs
 
 Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
 

@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, TypeAlias
 from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer, tokenizer_folder
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import CheckpointError, RequestError
-from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.executor.text.token_decoder import TokenDecoder
 from trtspec.llmapi.chat import in_form, written_as_a_list
 from trtspec.llmapi.chat_options import split_options, with_variables
 from trtspec.llmapi.chat_template import ChatTemplate, choose_template

@@ -20,7 +20,7 @@ from trtspec.distributed.follower import Follower
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import open_sessions
-from trtspec.executor.led_caches import COMPACT, COPY_STATES
+from trtspec.executor.schedule.led_caches import COMPACT, COPY_STATES
 from trtspec.llmapi.cache_sizes import CacheSizes
 from trtspec.ops.collectives import all_reduce
 from trtspec.ops.threads import take_threads

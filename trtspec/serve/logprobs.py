@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.serve.token_text import TokenText
 
 LOWEST = -9999.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.logprobs import ChatLogprobs, CompletionLogprobs

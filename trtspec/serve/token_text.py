@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.executor.token_decoder import TokenDecoder
+from trtspec.executor.text.token_decoder import TokenDecoder
 
 
 class TokenText:

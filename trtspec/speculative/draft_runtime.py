@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from trtspec.config.draft import DraftConfig
-from trtspec.executor.heads_engine import HeadsEngine
-from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.resources import DraftCache
+from trtspec.executor.engines.heads_engine import HeadsEngine
+from trtspec.executor.engines.model_engine import ModelEngine
+from trtspec.executor.schedule.resources import DraftCache
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtspec.executor.drafter import Drafter
-from trtspec.executor.forwarding_drafter import ForwardingDrafter
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
 
 
 class ReadsPart(ForwardingDrafter):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.engines.counted_engine import CountedEngine
 from trtspec.speculative.hybrid.costs import PROFILE_SECONDS, CostTable
 
 ENGINE = CountedEngine(torch.device("cpu"))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tests.speculative.recorded.trace import FOLDER, Place, written
-from trtspec.bench.dataset import encode_questions, read_questions
+from trtspec.bench.data.dataset import encode_questions, read_questions
 from trtspec.bench.doctor.agreement import matched_depth, watch_drafts
 from trtspec.builder.locate import find_model
 from trtspec.config.sampling import SamplingParams

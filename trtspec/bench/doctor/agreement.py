@@ -16,11 +16,11 @@ from trtspec.config.kv import KvCacheConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import EngineConfig
 from trtspec.executor.drafter import Drafter
-from trtspec.executor.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.request import Request
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.stopping import StopChecker
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.text.stopping import StopChecker
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime

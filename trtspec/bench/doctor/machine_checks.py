@@ -14,8 +14,8 @@ import torch
 
 from trtspec.backends.device import compute_capability, device_problem, free_memory, gpu_name
 from trtspec.bench.doctor.check import NOTE, OK, PROBLEM, WARNING, Check
-from trtspec.bench.floor import MachineRates
-from trtspec.bench.machine import machine, package_version
+from trtspec.bench.report.floor import MachineRates
+from trtspec.bench.report.machine import machine, package_version
 from trtspec.builder.locate import CACHE_VARIABLE, cache_root
 from trtspec.temporary import temporary_folder, temporary_trouble
 

@@ -10,8 +10,8 @@ from typing import Any
 from trtspec.bench.doctor.agreement import measure_agreement
 from trtspec.bench.doctor.check import OK, PROBLEM, WARNING, Check
 from trtspec.bench.doctor.cost import StepCosts
-from trtspec.bench.forward import ROLLOUT, VERIFY, CallShape, ForwardBench
-from trtspec.bench.methods import BenchMethod
+from trtspec.bench.runs.forward import ROLLOUT, VERIFY, CallShape, ForwardBench
+from trtspec.bench.runs.methods import BenchMethod
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import plan_build

@@ -9,9 +9,9 @@ from itertools import product
 
 import torch
 
-from trtspec.bench.floor import copies, measure_bandwidth, seconds_on_device
 from trtspec.bench.gpu_bringup.part import Case, Place
 from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_call
+from trtspec.bench.report.floor import copies, measure_bandwidth, seconds_on_device
 
 CONTEXTS, REQUESTS, ROWS = (512, 2048, 8192, 32768), (1, 8, 64), (1, 6, 24, 64, 128)
 TILES = ("chosen", "narrow", "wide")

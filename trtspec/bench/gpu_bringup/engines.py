@@ -15,7 +15,7 @@ from typing import Any
 from trtspec.backends.registry import DEFAULT, backends
 from trtspec.bench.gpu_bringup.packages import keep, restore
 from trtspec.bench.gpu_bringup.part import Case, Place
-from trtspec.bench.methods import BenchMethod, read_methods
+from trtspec.bench.runs.methods import BenchMethod, read_methods
 from trtspec.bench.synthetic.engine import open_llm, synthetic_engine
 from trtspec.bench.synthetic.sizes import SIZES, Sizes
 from trtspec.builder.available_drafts import available_drafts

@@ -12,8 +12,8 @@ import torch
 
 from trtspec.backends.cuda_graph import record
 from trtspec.backends.device import free_memory
-from trtspec.bench.floor import measure_bandwidth, seconds_on_device
 from trtspec.bench.gpu_bringup.part import Case, PartSkipped, Place
+from trtspec.bench.report.floor import measure_bandwidth, seconds_on_device
 
 _NODES = (10, 100, 450)
 """Kernels of a graph: of a step of a rollout, of a rollout, of a target."""

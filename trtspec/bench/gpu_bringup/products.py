@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trtspec.bench.floor import copies, measure_bandwidth, seconds_on_device
 from trtspec.bench.gpu_bringup.part import Case, Place
+from trtspec.bench.report.floor import copies, measure_bandwidth, seconds_on_device
 from trtspec.formats.registry import IN_ROWS
 
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (32768, 4096))

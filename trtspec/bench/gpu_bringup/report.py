@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.bench.gpu_bringup.journal import Journal, PartResult
 from trtspec.bench.gpu_bringup.part import Part, Place
-from trtspec.bench.result_file import make_result
+from trtspec.bench.report.result_file import make_result
 from trtspec.writable import write_whole
 
 FORMAT, FORMAT_VERSION = "trtspec gpu bring-up", 2

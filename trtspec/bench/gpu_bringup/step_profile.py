@@ -14,12 +14,12 @@ import torch
 from torch.profiler import profile
 
 from trtspec.backends.staging import Staging
-from trtspec.executor import model_engine
-from trtspec.executor.kv_tensors import KVTensors
+from trtspec.executor.engines import model_engine
+from trtspec.executor.engines.kv_tensors import KVTensors
+from trtspec.executor.engines.timer import EngineTimer
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.resources import ResourceManager
-from trtspec.executor.timer import EngineTimer
-from trtspec.executor.verification import Verification
+from trtspec.executor.schedule.resources import ResourceManager
+from trtspec.executor.step.verification import Verification
 
 PHASES: tuple[tuple[str, Any, str], ...] = (
     ("plan", PyExecutor, "plan"),

@@ -11,7 +11,7 @@ from zlib import crc32
 from trtspec.bench.gpu_bringup.engines import CHAINS, TREES, Family, Opened, Scale
 from trtspec.bench.gpu_bringup.part import Case, Place
 from trtspec.bench.gpu_bringup.step_profile import profiled
-from trtspec.bench.rival import Rival
+from trtspec.bench.runs.rival import Rival
 from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.llm import LLM
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from trtspec.bench.methods import BenchMethod
 from trtspec.bench.peers.process import Job
 from trtspec.bench.peers.workers.engines import ENGINES, MODES, PLAIN
+from trtspec.bench.runs.methods import BenchMethod
 from trtspec.child_python import PYTHON
 from trtspec.errors import ConfigError
 from trtspec.speculative.options import speculative_to_dict

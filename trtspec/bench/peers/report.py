@@ -3,7 +3,7 @@
 The JSON file:
 
     format, format_version   "trtspec-bench peers", 2
-    date, command, commit, machine, versions   see `trtspec.bench.result_file`
+    date, command, commit, machine, versions   see `trtspec.bench.report.result_file`
     note                     how much was asked, in words
     model, prompts           as they were given
     num_rounds, left_out     rounds of each point; methods that do not fit, with their reason
@@ -36,10 +36,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from trtspec.bench.by_category import by_category, print_categories
 from trtspec.bench.peers.contender import OURS, Contender
-from trtspec.bench.table import print_table
-from trtspec.bench.turns import spread, spread_text
+from trtspec.bench.report.table import print_table
+from trtspec.bench.runs.by_category import by_category, print_categories
+from trtspec.bench.runs.interleaving import spread, spread_text
 
 FORMAT, FORMAT_VERSION = "trtspec-bench peers", 2
 HEADERS = ("engine", "version", "way", "tokens/s", "x our plain", "decode", "spread", "texts")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from trtspec.bench.peers.contender import Contender, MeasuredRound
 from trtspec.bench.peers.process import PeerError, PeerProcess
-from trtspec.bench.turns import turns
+from trtspec.bench.runs.interleaving import turns
 
 
 class PeerRound:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DrafterNeeds
-from trtspec.executor.pass_rollout import StopRule
+from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.executor.request import Request
 from trtspec.speculative.rollout_drafter import rollout_needs
 from trtspec.speculative.state_drafter import StateDrafter

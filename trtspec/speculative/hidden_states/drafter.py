@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trtspec.errors import ConfigError
 from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hidden_states.files import HiddenFileWriter
 from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig

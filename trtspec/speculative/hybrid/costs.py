@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.executor.counted_engine import CountedEngine
+from trtspec.executor.engines.counted_engine import CountedEngine
 
 Floats = npt.NDArray[np.float64]
 PROFILE_SECONDS = 2.0  # of one table: more would tell of larger calls, and delay the start

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence, Set
 from itertools import accumulate
 
-from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter
+from trtspec.executor.engines.counted_engine import CountedEngine
 from trtspec.executor.request import Request
-from trtspec.executor.resources import DraftCache
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.schedule.resources import DraftCache
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.acceptance import Acceptance
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from trtspec.executor.counted_engine import CountedEngine
 from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
+from trtspec.executor.engines.counted_engine import CountedEngine
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.costs import CostTable
 from trtspec.speculative.hybrid.member import Member

@@ -1,0 +1,1 @@
+"""Result files, the tables and pictures made of them, the machine and its floor."""

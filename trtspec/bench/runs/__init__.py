@@ -1,0 +1,1 @@
+"""Whole engines side by side: methods, forced acceptance, engine calls."""

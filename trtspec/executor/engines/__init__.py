@@ -1,0 +1,1 @@
+"""Model engines with their caches, and the loops over them that draft pass by pass."""

@@ -1,0 +1,1 @@
+"""Which rows a step feeds, and the books of every cache: planned, reserved, committed, freed."""

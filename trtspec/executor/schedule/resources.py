@@ -1,0 +1,220 @@
+"""ResourceManager: the KV caches of the target and of drafts, moved together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtspec.backends.packing import RowGroup
+from trtspec.executor.request import Request
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
+from trtspec.executor.step.step_states import StateMoves
+from trtspec.ops.kv_cache import KVCache
+
+
+class DraftCache:
+    """One of the draft caches as its drafter sees it: where to write, and behind which rows.
+
+    Tokens may be absent to it: those that a request found in the target's cache and not in this
+    one, where their rows cannot be made any more. Its text goes on without them.
+    """
+
+    def __init__(self, manager: KVCache) -> None:
+        self._manager = manager
+        self._step: dict[int, tuple[int, int, Tensor]] = {}
+
+    @property
+    def books(self) -> KVCache:
+        return self._manager
+
+    @property
+    def lookahead(self) -> int:
+        """How many tokens after a row it depends on, besides those up to it."""
+        return self._manager.lookahead
+
+    @property
+    def window(self) -> int:
+        """Newest tokens that a row sees; 0: all."""
+        return self._manager.window
+
+    def committed(self, request: Request) -> int:
+        """Tokens of the request up to which its rows are valid, or absent: what
+        `Drafter.on_accepted` answered last."""
+        known = self._step.get(request.id)
+        if known is not None:
+            return known[0]
+        return self._manager.committed(request.id) + self._manager.absent(request.id)
+
+    def absent(self, request: Request) -> int:
+        """Tokens of the request, all before those that it is fed, that the cache has no row of."""
+        known = self._step.get(request.id)
+        return self._manager.absent(request.id) if known is None else known[1]
+
+    def block_table(self, request: Request) -> Tensor:
+        """The request's blocks in order of position: int32 [n], not to be written to."""
+        known = self._step.get(request.id)
+        return self._manager.block_table(request.id) if known is None else known[2]
+
+    def rows(self, request: Request, start: int, tokens: Sequence[int]) -> RowGroup:
+        """The rows that are made of the request's positions from ``start`` on, at least
+        `committed`, each read with one of ``tokens``. They lie, and count, directly behind the rows
+        that the cache has; of rows that it has let go, positions still count."""
+        blocks, gap = self.block_table(request), 0
+        if self._manager.drops_rows:
+            held = blocks[blocks >= 0]
+            gap = (len(blocks) - len(held)) * self._manager.block_size
+            blocks = held
+        return RowGroup(tokens, start - self.absent(request) - gap, blocks, gap=gap)
+
+    def rows_to_offer(self, request: Request, start: int, count: int, beyond: int) -> int:
+        """Of ``count`` rows that `rows` could make from ``start`` on, how many to feed so that the
+        last block which they fill is offered for reuse; 0 where they fill none, nobody is to find
+        it or the request has no blocks for them. Behind a kept row ``beyond`` others must be fed.
+        """
+        if not self._manager.enable_reuse:
+            return 0
+        size, first = self._manager.block_size, start - self.absent(request)
+        count = min(count, len(self.block_table(request)) * size - first)
+        end = (first + count - beyond) // size * size
+        return end - first + beyond if end > first else 0
+
+    def know(self, step: dict[int, tuple[int, int, Tensor]]) -> None:
+        """What is true of the requests of a step, by id, until the caches move again: what
+        `committed`, `absent` and `block_table` say. Drafters ask for it several times, and a call
+        into C++ takes fifty times as long as looking it up."""
+        self._step = step
+
+
+class ResourceManager:
+    """The only one that moves a `KVCache`: the target's, and those of any number of drafts
+    (cpp/include/trtspec/resource_manager.hpp).
+
+    At step boundaries each draft's committed length is at most the target's. A `Scheduler` begins
+    and frees the requests that it was given; others are begun and freed here.
+    """
+
+    def __init__(
+        self,
+        target: KVCache,
+        drafts: Sequence[KVCache] = (),
+        from_tokens: Sequence[bool] | None = None,
+    ) -> None:
+        """from_tokens: of each draft, whether rows that it lacks can be made of tokens alone, at
+        any time; left out, those of none can."""
+        self.target = target
+        self.drafts = tuple(drafts)
+        self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
+        flags = [False] * len(self.drafts) if from_tokens is None else from_tokens
+        books: Any = torch.classes.trtspec.ResourceManager(
+            [cache.address for cache in self.all],
+            list(map(int, flags)),
+        )
+        self.native = books
+        """For a `Scheduler`."""
+        # To look a method up takes a third of the time of calling it.
+        self._extend, self._commit = books.extend, books.commit
+
+    @property
+    def all(self) -> tuple[KVCache, ...]:
+        """The target's cache, then the drafts'."""
+        return self.target, *self.drafts
+
+    def begin(self, request: Request) -> int:
+        """Start a request on the prefix that the target holds; returns its length. No draft
+        shortens it: those that can catch up begin on what they hold of it, and to the others what
+        they lack of it is absent, so that they have the target's length."""
+        self._forget_step()
+        return int(self.native.begin(request.tokens.address))
+
+    def reserve(
+        self, request: Request, target_tokens: int, draft_tokens: Sequence[int] = ()
+    ) -> bool:
+        """Room for that many rows in all, in every cache; False and nothing changed otherwise.
+        A length that is already covered costs nothing, so no draft_tokens ask for no more."""
+        self._forget_step()
+        return bool(self.native.reserve(request.tokens.address, target_tokens, draft_tokens))
+
+    def extend(self, plan: StepPlan, result: StepResult) -> list[Tensor]:
+        """Append to every request of the plan what it emits. Returns rows of the target's cache to
+        be moved before they are committed, from where to where, int64 [n] each, so that the
+        accepted rows of each request lie behind each other; nothing if they do."""
+        moves: list[Tensor] = self._extend(plan.table, result.start, result.tokens, result.rows)
+        return moves
+
+    def state_moves(self, plan: StepPlan, result: StepResult) -> StateMoves:
+        """What is to become of the target's states before the step is committed."""
+        assert plan.states is not None, "the target keeps states"
+        states, nodes = torch.stack(plan.states), result.drafts.counts
+        of: Any = torch.classes.trtspec.ResourceManager.state_moves
+        return StateMoves.of(of(plan.table, states, result.start, result.rows, nodes))
+
+    def commit(self, plan: StepPlan, result: StepResult, drafted: Sequence[Sequence[int]]) -> None:
+        """The rows that stay are valid now in the target's cache, and in the drafts' those that
+        `Drafter.on_accepted` answered with, of each item; but for those that failed. Surplus blocks
+        of all go back, and full ones are offered for reuse.
+
+        RuntimeError unless there is a length of each, for a draft ahead of the target, and where a
+        cache refuses (`KVCache.commit`)."""
+        self._forget_step()
+        lengths = list(chain.from_iterable(drafted))
+        self._commit(plan.table, result.start, result.failures, lengths)
+
+    def free(self, request: Request) -> None:
+        """Return all blocks of a request that was begun here."""
+        self._forget_step()
+        self.native.free(request.tokens.address)
+
+    def room(self, request: Request) -> int:
+        """Most rows that the request could hold now in every cache."""
+        return int(self.native.room(request.tokens.address))
+
+    def target_room(self, request: Request) -> int:
+        """Most rows that the request could hold now in the target's cache."""
+        return self.target.room(request.id)
+
+    def target_committed(self, request: Request) -> int:
+        return self.target.committed(request.id)
+
+    def target_block_table(self, request: Request) -> Tensor:
+        """The target's blocks in order of position: int32 [n], a copy."""
+        return self.target.block_table(request.id)
+
+    @property
+    def enable_reuse(self) -> bool:
+        """Whether requests may begin on what others left in the caches."""
+        return self.target.enable_reuse
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks in use, of the fullest cache; those cached for reuse count as
+        free."""
+        return float(self.native.usage())
+
+    def check_invariants(self) -> None:
+        """RuntimeError unless every cache's books balance, and they agree; for tests and
+        debugging."""
+        self.native.check_invariants()
+
+    def know(
+        self,
+        ids: Sequence[int],
+        committed: Sequence[int],
+        absent: Sequence[int],
+        tables: Sequence[Tensor],
+    ) -> None:
+        """What a step was scheduled with, of each draft cache in turn of all its requests
+        (`DraftCache.know`)."""
+        number = len(ids)
+        for i, cache in enumerate(self.draft_caches):
+            own = slice(i * number, (i + 1) * number)
+            facts = zip(committed[own], absent[own], tables[own], strict=True)
+            cache.know(dict(zip(ids, facts, strict=True)))
+
+    def _forget_step(self) -> None:
+        for cache in self.draft_caches:
+            cache.know({})

@@ -1,0 +1,1 @@
+"""What a step gives: rows sampled, drafts verified, tokens emitted, states moved."""

@@ -1,0 +1,127 @@
+"""StepResult: what became of a step (cpp/include/trtspec/runtime/step_result.hpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.ops.draft_batch import DraftBatch
+
+REASONS = (None, "stop", "length", "error")
+"""``FinishReason`` of cpp/include/trtspec/text_end.hpp, as far as a step decides it."""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Raw-model log probabilities at one output position: the sampled token and the best ones."""
+
+    token: int
+    logprob: float
+    top: dict[int, float]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """A column of values by item of a step's plan, in its order.
+
+    A path through a tree is accepted up to where its text ends, or before a row for which the model
+    gave no usable number; if that is the root's, the request fails.
+
+    start: item i emits tokens[start[i] : start[i + 1]], the last one being the bonus token; none
+    if it failed, or if the end of its prompt was not fed. rows: that emit these, 0 the root's, then
+    those of accepted nodes. ends: the finish reason of each, None if it goes on, 'error' if it
+    failed. logprobs: of the tokens of the items that ask for some, by item. hidden: the target's
+    states of the rows that stay in its cache, of one item behind the other ``[sum(num_kept),
+    n*H]``, for a drafter that reads them. drafts: what was verified, by item.
+    """
+
+    start: list[int]
+    tokens: list[int]
+    rows: list[int]
+    ends: list[str | None]
+    logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    hidden: Tensor | None = None
+    drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009  it is immutable
+
+    @classmethod
+    def of(cls, emitted: Sequence[Sequence[int]], drafts: DraftBatch | None = None) -> StepResult:
+        """Of items that emit these tokens, along the first nodes of their trees, and go on."""
+        return cls(
+            [0, *accumulate(map(len, emitted))],
+            [token for tokens in emitted for token in tokens],
+            [row for tokens in emitted for row in range(len(tokens))],
+            [None] * len(emitted),
+            drafts=DraftBatch.none(len(emitted)) if drafts is None else drafts,
+        )
+
+    def pick(self, places: Sequence[int]) -> StepResult:
+        """The result of the items at these places alone; without ``hidden``."""
+        spans = [slice(self.start[i], self.start[i + 1]) for i in places]
+        return StepResult(
+            [0, *accumulate(span.stop - span.start for span in spans)],
+            [token for span in spans for token in self.tokens[span]],
+            [row for span in spans for row in self.rows[span]],
+            [self.ends[i] for i in places],
+            {new: self.logprobs[i] for new, i in enumerate(places) if i in self.logprobs},
+            drafts=self.drafts.pick(places),
+        )
+
+    def emitted(self, i: int) -> list[int]:
+        """The tokens that item i emits."""
+        return self.tokens[self.start[i] : self.start[i + 1]]
+
+    def accepted_rows(self, i: int) -> list[int]:
+        """The rows that emit them, within the root and its tree."""
+        return self.rows[self.start[i] : self.start[i + 1]]
+
+    def num_emitted(self, i: int) -> int:
+        return self.start[i + 1] - self.start[i]
+
+    def failed(self, i: int) -> bool:
+        return self.ends[i] == "error"
+
+    @property
+    def failures(self) -> list[bool]:
+        """Of each item whether it failed."""
+        return [end == "error" for end in self.ends]
+
+    def cut(self, i: int, count: int, reason: str | None) -> None:
+        """The text of item i ends, for that reason, with the first ``count`` tokens it emits."""
+        self.ends[i] = reason
+        end = self.start[i] + count
+        surplus = self.start[i + 1] - end
+        if surplus:
+            del self.tokens[end : end + surplus], self.rows[end : end + surplus]
+            self.start[i + 1 :] = [start - surplus for start in self.start[i + 1 :]]
+            if i in self.logprobs:
+                del self.logprobs[i][count:]
+
+    def num_kept(self, plan: StepPlan) -> list[int]:
+        """Rows that stay in the target's cache, of each item: those that are fed, then accepted
+        nodes. The last emitted token has no row yet."""
+        start, ends = self.start, self.ends
+        return [
+            0 if ends[i] == "error" else item.num_rows + max(start[i + 1] - start[i] - 1, 0)
+            for i, item in enumerate(plan.items)
+        ]
+
+    def keep_hidden(self, plan: StepPlan, hidden: Tensor) -> None:
+        """Have the target's states of the rows that stay, of those ``[T, n*H]`` of all rows of the
+        step."""
+        asked = plan.table, self.start, self.rows, self.failures, self.drafts.address
+        rows: Tensor = torch.classes.trtspec.ResourceManager.kept_rows(*asked)
+        if len(rows) < len(hidden):
+            self.hidden = hidden[rows.to(hidden.device)]
+        else:
+            self.hidden = hidden if hidden.device.type == "cpu" else hidden.clone()  # `Session.run`
+
+    def hidden_of(self, plan: StepPlan) -> Sequence[Tensor]:
+        """``hidden``, item by item."""
+        assert self.hidden is not None, "the target hands out its states"
+        counts = self.num_kept(plan)
+        return torch.split(self.hidden, counts) if len(counts) > 1 else (self.hidden,)
