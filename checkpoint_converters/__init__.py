@@ -1,5 +1,6 @@
 """Every on-disk checkpoint format -> one internal checkpoint (config and named tensors)."""
 
+from checkpoint_converters.auxiliary_weights import AuxiliaryWeights
 from checkpoint_converters.checkpoint import (
     Checkpoint,
     content_of,
@@ -9,14 +10,13 @@ from checkpoint_converters.checkpoint import (
     reading_notes,
 )
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
-from checkpoint_converters.guest import Guest
 from checkpoint_converters.quantised_copy import QuantisedLayer, require_copyable, write_quantised
 
 __all__ = [
+    "AuxiliaryWeights",
     "Checkpoint",
     "DraftCheckpoint",
     "DraftFolder",
-    "Guest",
     "QuantisedLayer",
     "content_of",
     "fingerprint",

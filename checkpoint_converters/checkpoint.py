@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from checkpoint_converters.auxiliary_weights import AuxiliaryWeights
 from checkpoint_converters.base_names import base_note, read_model_headers
 from checkpoint_converters.containers.gguf_file import GgufFile, find_gguf, open_gguf
 from checkpoint_converters.containers.safetensors_files import (
@@ -24,7 +25,6 @@ from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.family import Change, Family
 from checkpoint_converters.families.registry import families
 from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
-from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
 from checkpoint_converters.names import by_usual_names, resolve, split_fused, split_mixed
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
@@ -94,23 +94,23 @@ def reading_notes(path: Path) -> list[str]:
     ]
 
 
-def read_config(path: Path, guests: Sequence[Guest] = ()) -> ModelConfig:
-    """The resolved config of a checkpoint folder or GGUF file, without its weights. ``guests``: see
-    `load_checkpoint`.
+def read_config(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> ModelConfig:
+    """The resolved config of a checkpoint folder or GGUF file, without its weights.
+    ``auxiliary``: see `load_checkpoint`.
 
     Only if config.json names no dtype, or weights are quantised, are the weight files' headers read
     for it. Raises
     CheckpointError for an architecture, activation, rope type or quantization not supported.
     """
-    family, hf = _detect(path, guests)
+    family, hf = _detect(path, auxiliary)
     if is_quantised(hf):
-        return load_checkpoint(path, guests).config
+        return load_checkpoint(path, auxiliary).config
     return _config(family, hf, {} if read_dtype(hf) else read_model_headers(path))
 
 
-def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
+def load_checkpoint(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> Checkpoint:
     """Open a checkpoint folder, or a GGUF file (or a folder that holds one and no safetensors):
-    config and headers are checked in full, no weight is read yet. ``guests``: what it may hold
+    config and headers are checked in full, no weight is read yet. ``auxiliary``: what it may hold
     besides the model, which is ignored.
 
     A model that ties its head to its embedding may store either. One that stores both has them
@@ -119,7 +119,7 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     `checkpoint_converters.base_names`. Raises CheckpointError naming file, tensor, expected and
     found.
     """
-    family, hf = _detect(path, guests)
+    family, hf = _detect(path, auxiliary)
     stored = read_model_headers(path)
     headers = fold(hf, stored)
     where = f"{path}{base_note(headers)}"
@@ -136,8 +136,8 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     if config.head.tied and embedding not in headers and head in headers:
         headers[embedding] = headers.pop(head)  # as safetensors.torch.save_model leaves of the two
     dropped = {head} if redundant_head else set()
-    for guest in _present(guests, hf):
-        dropped |= guest.tensors(headers, config.num_layers)
+    for part in _present(auxiliary, hf):
+        dropped |= part.tensors(headers, config.num_layers)
     mapped = {n: h for n, h in headers.items() if n not in dropped}
     resolved = resolve(family.names, config, mapped, where)
     if redundant_head:
@@ -153,11 +153,11 @@ def load_checkpoint(path: Path, guests: Sequence[Guest] = ()) -> Checkpoint:
     return Checkpoint(path, config, LazyTensors(tensors), ignored, tuple(files))
 
 
-def _present(guests: Sequence[Guest], hf: HfConfig) -> list[Guest]:
-    return [guest for guest in guests if not guest.key or hf.get(guest.key)]
+def _present(auxiliary: Sequence[AuxiliaryWeights], hf: HfConfig) -> list[AuxiliaryWeights]:
+    return [part for part in auxiliary if not part.key or hf.get(part.key)]
 
 
-def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]:
+def _detect(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> tuple[Family, HfConfig]:
     if not path.exists():
         raise CheckpointError(
             f"{path} is not a folder, nor a file; a checkpoint is a Hugging Face folder or a GGUF "
@@ -179,9 +179,9 @@ def _detect(path: Path, guests: Sequence[Guest] = ()) -> tuple[Family, HfConfig]
         of_base = {family.base_architecture: family for family in families()}
         if isinstance(found, str) and found in of_base:
             return of_base[found], hf
-        for guest in _present(guests, hf):
+        for part in _present(auxiliary, hf):
             if isinstance(found, str):
-                found = found.removeprefix(guest.class_prefix)
+                found = found.removeprefix(part.class_prefix)
     composites = {each.architecture: (f, each) for f in families() for each in f.composites}
     if isinstance(found, str) and found in composites:
         family, composite = composites[found]

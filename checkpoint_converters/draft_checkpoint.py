@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from checkpoint_converters.auxiliary_weights import AuxiliaryWeights
 from checkpoint_converters.checkpoint import config_files
 from checkpoint_converters.containers.pickle_files import read_any_headers
 from checkpoint_converters.containers.safetensors_files import LazyTensors, TensorHeader
@@ -17,7 +18,6 @@ from checkpoint_converters.containers.tensor_sources import HeldTensor, PickedRo
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.draft_names import normalise
 from checkpoint_converters.draft_vocabulary import TOKEN_MAP, coverage, held_map
-from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.quantised.folded import fold, storage_of
 from checkpoint_converters.token_map import read_token_map
@@ -35,17 +35,17 @@ _NEVER = -1e30
 class DraftFolder:
     """A draft's folder, or GGUF file; its tensors are looked at when they are asked for.
 
-    runs: what drafts this version runs, for messages. guests: what a language model's checkpoint
+    runs: what drafts this version runs, for messages. auxiliary: what a language model's checkpoint
     may hold besides it.
     """
 
     path: Path
     hf: HfConfig
     runs: str
-    guests: Sequence[Guest] = ()
+    auxiliary: Sequence[AuxiliaryWeights] = ()
 
     @classmethod
-    def open(cls, path: Path, runs: str, guests: Sequence[Guest]) -> DraftFolder:
+    def open(cls, path: Path, runs: str, auxiliary: Sequence[AuxiliaryWeights]) -> DraftFolder:
         """Raises:
         CheckpointError: it is no folder and no GGUF file, or has no readable config.json.
         """
@@ -53,7 +53,7 @@ class DraftFolder:
             raise CheckpointError(
                 f"{path} is not a folder, nor a GGUF file; a draft checkpoint is one"
             )
-        return cls(path, HfConfig.read(path), runs, guests)
+        return cls(path, HfConfig.read(path), runs, auxiliary)
 
     @cached_property
     def headers(self) -> dict[str, TensorHeader]:

@@ -24,7 +24,7 @@ class Stacked:
 
     parts: by internal names, ``("gate", "up")`` or ``("down",)``, one behind the other along the
     outputs. kind: ``weight`` or ``bias``. transposed: matrices lie as ``[inputs, outputs]``.
-    alternating: the outputs of the parts take turns, one of each.
+    alternating: the outputs of the parts are interleaved one by one.
     """
 
     parts: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A CUDA device played on the CPU: tensors that say they lie on it, and refuse what such tensors
+"""A CUDA device faked on the CPU: tensors that say they lie on it, and refuse what such tensors
 refuse.
 
 `played_cuda` gives torch a device ``cuda:0`` whose tensors are CPU tensors in a wrapper. What they
@@ -268,7 +268,7 @@ def _launched(module: Any) -> Callable[..., Tensor]:
     return launch
 
 
-def can_play() -> bool:
+def can_fake() -> bool:
     """Not where torch has kernels for CUDA of its own."""
     return torch.version.cuda is None
 
@@ -304,7 +304,7 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
         "graph_pool_handle": lambda: "pool",
         "synchronize": lambda device=None: None,
         "mem_get_info": lambda device=None: (memory, memory),
-        "get_device_name": lambda device=None: "a played GPU",
+        "get_device_name": lambda device=None: "a fake GPU",
         "get_device_capability": lambda device=None: (9, 0),
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=memory),
     }

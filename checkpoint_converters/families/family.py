@@ -55,9 +55,9 @@ class Family:
     two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
     calls the number of their heads. ``fused``: tensors that hold several internal ones along their
     outputs, by their names without ``.weight``, and the parts in order, of which a layer may have
-    some. ``mixed``: the same where rows of the parts take turns: which rows are whose, in a layer
-    with such a mixer. ``composites``: checkpoints that hold the model beside towers for images.
-    ``stacked``: tensors that hold all experts of a layer, by their names. ``also``: other names of
+    some. ``mixed``: the same where rows of the parts are interleaved: which rows are whose, in a
+    layer with such a mixer. ``composites``: checkpoints that hold the model beside towers for
+    images. ``stacked``: tensors that hold all experts of a layer. ``also``: other names of
     tensors, with those that the map has for them. ``defaults``: what transformers means where
     config.json does not have a key, beside what ``read_fields`` knows; an absent end token would
     never end a text.

@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t kPageBytes = 4096;
 
 // Prefetches the weights of a panel `distance` bytes before they are read; behind its `size` bytes
-// those at `later`. The lines of `pages` pages come by turns: a processor's own prefetching follows
+// those at `later`. The lines of `pages` pages are interleaved: a processor's own prefetching follows
 // accesses in rising order within a page, and so reads several pages at once.
 class LinesAhead {
  public:
@@ -43,13 +43,13 @@ class LinesAhead {
   std::int64_t line_ = 0;
 };
 
-// How memory and products take turns, by the rows: where memory takes the time, in steps of few
+// How memory and products are interleaved, by the rows: where memory takes the time, in steps of few
 // inputs; where products do, in longer ones, in which sums leave their tiles less often, and with
 // weights that come from further ahead.
 struct Pace {
   std::int64_t inputs;    // of a step
   std::int64_t distance;  // of prefetches, in bytes
-  std::int64_t pages;     // that they come from by turns
+  std::int64_t pages;     // that they are interleaved from
 };
 
 constexpr Pace pace_of(std::int64_t rows) {

@@ -302,7 +302,7 @@ def as_tensorrt(
     folder: Path, options: TensorRTConfig = _PLAIN, device: str = "cpu"
 ) -> EngineConfig:
     """Make an engine folder of backend onnx one of backend tensorrt, with engines that the fake
-    runs, on a device that is the CPU, or is played there."""
+    runs, on a device that is the CPU, or is faked there."""
     engine = EngineConfig.read(folder, runs_here=False)
     build = replace(
         engine.build, backend="tensorrt", backend_options=asdict(options), device=device

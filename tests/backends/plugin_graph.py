@@ -140,7 +140,7 @@ class ReferenceSession:
         ), sizes
 
 
-class Judging(OnnxBackend):
+class VerifyingOnnx(OnnxBackend):
     """Backend onnx whose target samples and accepts as TensorRT's does: by plugins in its graph, on
     the reference evaluator, or by kernels beside it, as with TensorRT-RTX. sessions: over the
     target's graphs."""
@@ -178,7 +178,7 @@ class Judging(OnnxBackend):
         return self.sessions[-1]
 
 
-class Paged(Judging):
+class Paged(VerifyingOnnx):
     """The same over packed rows and paged caches, drafts as well; attention is a plugin."""
 
     def __init__(self) -> None:
@@ -207,12 +207,12 @@ class Paged(Judging):
 def accept_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
     """From now on, backend onnx has the target's graph with plugins; the list grows by its
     sessions."""
-    return _install(monkeypatch, Judging(with_plugins=True))
+    return _install(monkeypatch, VerifyingOnnx(with_plugins=True))
 
 
 def accept_beside_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
     """From now on, backend onnx has what plugins do beside the target's graph."""
-    return _install(monkeypatch, Judging(with_plugins=False))
+    return _install(monkeypatch, VerifyingOnnx(with_plugins=False))
 
 
 def attend_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
@@ -220,7 +220,7 @@ def attend_in_engine(monkeypatch: pytest.MonkeyPatch) -> list[ReferenceSession]:
     return _install(monkeypatch, Paged())
 
 
-def _install(monkeypatch: pytest.MonkeyPatch, backend: Judging) -> list[ReferenceSession]:
+def _install(monkeypatch: pytest.MonkeyPatch, backend: VerifyingOnnx) -> list[ReferenceSession]:
     monkeypatch.setitem(backends(), backend.name, backend)  # type: ignore[arg-type]
     return backend.sessions
 

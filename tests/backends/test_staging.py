@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trtspec.backends.staging import Staging, join, split, to_host
 
-from ..fake_cuda import can_play, played_cuda
+from ..fake_cuda import can_fake, played_cuda
 
 CPU = torch.device("cpu")
 DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.bfloat16)
@@ -85,7 +85,7 @@ def test_parts_of_any_size_and_order_are_joined(
         assert one.dtype == other.dtype and torch.equal(one, other)
 
 
-@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+@pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
 @pytest.mark.parametrize("requests", range(1, 9))
 def test_rows_of_a_draft_come_to_the_host(requests: int) -> None:
     """What a draft over slots reads on a device: numbers of 8, 4 and 1 bytes in turn."""

@@ -35,16 +35,16 @@ pytestmark = pytest.mark.slow
 TREE = {"num_speculative_tokens": 3, "topk": 3, "num_draft_tokens": 10}
 TOLERANCE = 2e-5
 Fed = tuple[int, list[int], int, TokenTree | None, bool]
-"""Of a request: its number, tokens, context, tree, and whether its last token is judged."""
+"""Of a request: its number, tokens, context, tree, and whether its last token is verified."""
 
 
-def questions(fed: Sequence[Fed], temperature: float) -> VerifyInputs:
+def verify_inputs(fed: Sequence[Fed], temperature: float) -> VerifyInputs:
     """What the sampler asks, of requests with seeds of their own."""
-    judged = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
-    counts = [1 + len(tree) for _, tree in judged]
-    parents = np.concatenate([tree.row_parents() for _, tree in judged])
-    depths = np.concatenate([(0, *tree.depths) for _, tree in judged])
-    seeds = np.repeat([7 * number + 1 for number, _ in judged], counts)
+    asked_of = [(number, tree or TokenTree.empty()) for number, _, _, tree, asks in fed if asks]
+    counts = [1 + len(tree) for _, tree in asked_of]
+    parents = np.concatenate([tree.row_parents() for _, tree in asked_of])
+    depths = np.concatenate([(0, *tree.depths) for _, tree in asked_of])
+    seeds = np.repeat([7 * number + 1 for number, _ in asked_of], counts)
     total = sum(counts)
     columns = SamplingColumns(
         torch.full((total,), temperature),
@@ -57,7 +57,7 @@ def questions(fed: Sequence[Fed], temperature: float) -> VerifyInputs:
     )
     return VerifyInputs(
         columns,
-        torch.tensor([token for _, tree in judged for token in (0, *tree.tokens)]),
+        torch.tensor([token for _, tree in asked_of for token in (0, *tree.tokens)]),
         torch.from_numpy(parents),
         torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32),
     )
@@ -73,7 +73,7 @@ class Pair:
         self.eager = open_llm(folder, speculation)
         with pytest.MonkeyPatch.context() as patch:
             self.sessions = HOW[how](patch)
-            self.judging = open_llm(folder, speculation, backend="onnx")
+            self.verifying = open_llm(folder, speculation, backend="onnx")
         self.accepted = 0
 
     def packed(self, llm: LLM, fed: Sequence[Fed]) -> RowBatch:
@@ -100,25 +100,25 @@ class Pair:
         return logits, hidden, VerifyOutputs(sampled, *accept(sampled, *nodes))
 
     def check(self, fed: Sequence[Fed], temperature: float) -> None:
-        asked = questions(fed, temperature)
-        logits, hidden, verdict = self.expected(fed, asked)
-        found, states, judged = inside.target(self.judging).verify(
-            self.packed(self.judging, fed), asked
+        asked = verify_inputs(fed, temperature)
+        logits, hidden, expected_outputs = self.expected(fed, asked)
+        found, states, outputs = inside.target(self.verifying).verify(
+            self.packed(self.verifying, fed), asked
         )
         assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
         if hidden is not None and states is not None:
             assert (hidden - states).abs().max() < TOLERANCE * hidden.abs().max()
-        assert torch.equal(judged.sampled, verdict.sampled)
-        assert torch.equal(judged.num_emitted, verdict.num_emitted)
-        width = verdict.accepted_rows.shape[1]
-        assert torch.equal(judged.accepted_rows[:, :width], verdict.accepted_rows)
-        assert (judged.accepted_rows[:, width:] == -1).all()
-        self.accepted += int((judged.num_emitted - 1).sum())
+        assert torch.equal(outputs.sampled, expected_outputs.sampled)
+        assert torch.equal(outputs.num_emitted, expected_outputs.num_emitted)
+        width = expected_outputs.accepted_rows.shape[1]
+        assert torch.equal(outputs.accepted_rows[:, :width], expected_outputs.accepted_rows)
+        assert (outputs.accepted_rows[:, width:] == -1).all()
+        self.accepted += int((outputs.num_emitted - 1).sum())
 
     def lucky(self, fed: Sequence[Fed], temperature: float) -> list[Fed]:
         """The same with a tree of which some nodes carry what the target emits, level by level."""
         for _ in range(3):
-            asked = questions(fed, temperature)
+            asked = verify_inputs(fed, temperature)
             sampled = self.expected(fed, asked)[2].sampled.tolist()
             starts = iter(asked.row_start.tolist())
             fed = [
@@ -168,14 +168,14 @@ def pair(
         speculation = eagle(random_eagle3(models.hf("llama"), root), "eagle3", **TREE)
     both = Pair(folder, how, speculation)
     yield both
-    for llm in (both.eager, both.judging):
+    for llm in (both.eager, both.verifying):
         llm.shutdown()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_prefill_decode_and_verify(pair: Pair, temperature: float) -> None:
-    """Two prompts, one of them in chunks of which the first is not judged; then single rows beside
-    random trees, in an order other than that of the slots; and a slot used again."""
+    """Two prompts, one of them in chunks, the first of which is not verified; then single rows
+    beside random trees, in an order other than that of the slots; and a slot used again."""
     first, second = random_prompt(700, 90), random_prompt(701, 20)
     pair.check([(2, second, 0, None, True), (0, first[:80], 0, None, False)], temperature)
     pair.check([(0, first[80:], 80, None, True), (2, [5], 20, None, True)], temperature)
@@ -195,16 +195,16 @@ def test_prefill_decode_and_verify(pair: Pair, temperature: float) -> None:
             min(session.views)
             == 64
             < max(session.views)
-            < pair.judging.config.layout.tokens_per_block
+            < pair.verifying.config.layout.tokens_per_block
         )
 
 
 def test_logits_without_a_question(pair: Pair) -> None:
-    """As for requests whose logits the host changes: two calls, in which nothing is judged; and a
+    """As for requests whose logits the host changes: two calls, in which nothing is asked_of; and a
     call of padding alone."""
     prompt = random_prompt(702, 40)
     fed = [(1, prompt, 0, None, True), (0, prompt[:3], 0, None, True)]
     logits, _ = inside.target(pair.eager).forward(pair.packed(pair.eager, fed))
-    found, _ = inside.target(pair.judging).forward(pair.packed(pair.judging, fed))
+    found, _ = inside.target(pair.verifying).forward(pair.packed(pair.verifying, fed))
     assert (logits - found).abs().max() < TOLERANCE * logits.abs().max()
-    assert inside.target(pair.judging).time_call(3, 6) > 0
+    assert inside.target(pair.verifying).time_call(3, 6) > 0

@@ -1,5 +1,5 @@
 """The bring-up of a GPU: its packages and report; its parts on the CPU, and on a device that is
-played there."""
+faked there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trtspec.child_python import python_command
 from trtspec.commands import doctor
 from trtspec.engine.graphs import graph_names
 
-from ..fake_cuda import can_play, played_cuda
+from ..fake_cuda import can_fake, played_cuda
 from ..other_package import installer
 
 
@@ -164,7 +164,7 @@ def test_the_short_form(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+@pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
 def test_what_runs_on_a_gpu_on_a_played_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +193,7 @@ def test_what_runs_on_a_gpu_on_a_played_one(
     assert len(rows) == 2 * (3 + 1) and rows[0]["text"] == rows[4]["text"]
 
 
-@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+@pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
 def test_engines_of_a_gpu_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of the sizes that a GPU gets, and they share the target, whose compilation takes
     longest."""

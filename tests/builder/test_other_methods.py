@@ -22,7 +22,7 @@ from ..speculative.toy_heads import save_pair, toy
 
 THEIRS = Path(__file__).parent.parent / "speculative" / "toy_method"
 PACKAGE = "outside_toy"
-GUEST = "GUEST = replace(TOY, in_target=Guest(lambda names, layers: set()))"
+AUXILIARY = "AUXILIARY = replace(TOY, in_target=AuxiliaryWeights(lambda names, layers: set()))"
 """The toy, as if it could have a part in a target's checkpoint."""
 
 
@@ -46,7 +46,9 @@ def site(
     (package / "checkpoint.py").unlink()
     method = package / "method.py"
     text = method.read_text().replace("from .check", "from .reading.check")
-    method.write_text(f"{text}\nfrom checkpoint_converters import Guest\n\n{GUEST}\n")
+    method.write_text(
+        f"{text}\nfrom checkpoint_converters import AuxiliaryWeights\n\n{AUXILIARY}\n"
+    )
     install = installer(root, monkeypatch, registry.ENTRY_POINTS, forget)
     install(f"{PACKAGE}.method:{getattr(request, 'param', 'TOY')}")
     yield package
@@ -106,7 +108,7 @@ def test_what_it_is_made_of(site: Path, keys: Callable[[], Keys]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", ["GUEST"], indirect=True)
+@pytest.mark.parametrize("site", ["AUXILIARY"], indirect=True)
 def test_what_may_lie_in_a_target_counts_for_all(site: Path, keys: Callable[[], Keys]) -> None:
     before = keys()
     reader = site / "reading" / "checkpoint.py"

@@ -28,9 +28,9 @@ from trtspec.executor.text.stopping import StopChecker
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter, hidden_state_needs
 from trtspec.speculative.ngram.drafter import NGramDrafter
 from trtspec.speculative.ngram.options import NGramDecodingConfig
-from trtspec.speculative.state_drafter import StateDrafter, state_needs
 from trtspec.speculative.suffix.drafter import SuffixDrafter
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
@@ -148,7 +148,9 @@ class Recorder:
             case "draft_model":
                 return TokenDrafter(engine, cache, token_needs(DraftTargetDecodingConfig(**shape)))
             case "eagle":
-                return StateDrafter(engine, cache, state_needs(Eagle3DecodingConfig(**shape)))
+                return HiddenStateDrafter(
+                    engine, cache, hidden_state_needs(Eagle3DecodingConfig(**shape))
+                )
         return NoDrafter()
 
     def run(self) -> list[dict[str, Any]]:

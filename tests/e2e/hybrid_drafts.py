@@ -52,11 +52,11 @@ def record_drafts(llm: LLM) -> list[Drafted]:
     def on_accepted(batch: StepPlan, result: StepResult) -> Any:
         for request, tree in drafting(batch, result.drafts):
             steps.append(Drafted(request, *current.pop(request.id), tree))
-        return judge(batch, result)
+        return given(batch, result)
 
     for index, member in enumerate(union._members):
         watch(index, member.drafter)
-    judge, union.on_accepted = union.on_accepted, on_accepted
+    given, union.on_accepted = union.on_accepted, on_accepted
     return steps
 
 

@@ -113,7 +113,7 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
     with open_llm(folder, config, max_batch_size=1) as llm:
         union = on_another_machine(llm, row_seconds)
         sizes: list[int] = []
-        judge = union.on_accepted
+        given = union.on_accepted
 
         def on_accepted(batch: Any, result: Any) -> Any:
             sizes.extend(
@@ -121,7 +121,7 @@ def settle(models: TinyModels, folder: Path, rate: float, row_seconds: float) ->
                 for i, count in zip(batch.items, result.drafts.counts, strict=True)
                 if i.is_generation and i.request.remaining_tokens > 4
             )
-            return judge(batch, result)
+            return given(batch, result)
 
         union.on_accepted = on_accepted
         for prompt in PROMPTS * 3:

@@ -19,7 +19,7 @@ from trtspec.executor.schedule.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.models.rows import PackedRows
 from trtspec.speculative.block.backbone import BlockDraft, BlockRows
-from trtspec.speculative.state_drafter import StateDrafter
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 
 from .dflash_heads import BLOCK, dflash, right_dflash, right_dflash2, right_dspark
 from .eagle_heads import V, cycling_target, known_text
@@ -152,23 +152,23 @@ def test_wrong_layers_are_noticed(root: Path) -> None:
 
 @pytest.mark.parametrize("network", ["right", "causal"])
 def test_a_wrong_root_is_noticed(root: Path, monkeypatch: pytest.MonkeyPatch, network: str) -> None:
-    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: HiddenStateDrafter, request: Request, start: int, count: int) -> RowGroup:
         blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
-    monkeypatch.setattr(StateDrafter, "_group", group)
+    monkeypatch.setattr(HiddenStateDrafter, "_group", group)
     assert rate(root, network) < 0.1
 
 
 def test_states_of_other_rows_are_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row's state in the place of the next one, where a step has accepted several."""
-    on_accepted = StateDrafter.on_accepted
+    on_accepted = HiddenStateDrafter.on_accepted
 
-    def shifted(self: StateDrafter, batch: StepPlan, result: StepResult) -> Any:
+    def shifted(self: HiddenStateDrafter, batch: StepPlan, result: StepResult) -> Any:
         moved = torch.cat([hidden.roll(1, 0) for hidden in result.hidden_of(batch)])
         return on_accepted(self, batch, replace(result, hidden=moved))
 
-    monkeypatch.setattr(StateDrafter, "on_accepted", shifted)
+    monkeypatch.setattr(HiddenStateDrafter, "on_accepted", shifted)
     assert rate(root, "strict") < 0.6
 
 

@@ -18,7 +18,7 @@ from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Scheduler
 from trtspec.executor.schedule.step_plan import StepPlan
-from trtspec.speculative.state_drafter import StateDrafter
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 
 from .eagle_heads import (
     LAYER_IDS,
@@ -146,10 +146,10 @@ def test_wrong_layers_are_noticed(sharp: RightHeads) -> None:
 def test_shifted_tokens_are_noticed(
     sharp: RightHeads, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: HiddenStateDrafter, request: Request, start: int, count: int) -> RowGroup:
         return self._cache.rows(request, start, request.tokens[start : start + count])
 
-    monkeypatch.setattr(StateDrafter, "_group", group)
+    monkeypatch.setattr(HiddenStateDrafter, "_group", group)
     assert rate(sharp, head) < 0.1
 
 

@@ -17,7 +17,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
 from trtspec.executor.request import Request
-from trtspec.speculative.state_drafter import StateDrafter
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 
 from .eagle_heads import LAYER_IDS, eagle
 from .helpers import assert_no_leak, open_llm, tokens
@@ -110,12 +110,12 @@ def test_wrong_layers(tmp_path: Path) -> None:
 
 
 def test_shifted_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: HiddenStateDrafter, request: Request, start: int, count: int) -> RowGroup:
         blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
     expected = good()
-    monkeypatch.setattr(StateDrafter, "_group", group)
+    monkeypatch.setattr(HiddenStateDrafter, "_group", group)
     with open_head() as llm:
         found = accepted(llm)
         assert found < 0.5 * expected

@@ -65,7 +65,7 @@ def pair(request: pytest.FixtureRequest, models: TinyModels) -> Iterator[Pair]:
 
 
 def refuse(*tensors: Any) -> Any:
-    raise AssertionError("the host verifies what the engine has judged")
+    raise AssertionError("the host verifies what the engine has verified")
 
 
 @pytest.mark.parametrize("params", [[GREEDY_24] * 8, SAMPLED_24], ids=["greedy", "sampled"])

@@ -21,9 +21,9 @@ from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executor.request import Request
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config
-from trtspec.speculative.state_drafter import StateDrafter
 
 from .eagle_heads import V, cycling_target, known_text
 from .helpers import TinyModels, assert_no_leak, open_llm, random_prompt, tokens, watch
@@ -137,11 +137,11 @@ def test_a_right_module_guesses_the_noise(tmp_path: Path) -> None:
 
 
 def test_shifted_tokens_are_noticed(right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: HiddenStateDrafter, request: Request, start: int, count: int) -> RowGroup:
         blocks = self._cache.block_table(request)
         return RowGroup(request.tokens[start : start + count], start, blocks)
 
-    monkeypatch.setattr(StateDrafter, "_group", group)
+    monkeypatch.setattr(HiddenStateDrafter, "_group", group)
     assert rate(right) < 0.1
 
 

@@ -21,10 +21,10 @@ from trtspec.errors import ConfigError
 from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.speculative.eagle.network import EagleDraft
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config
-from trtspec.speculative.state_drafter import StateDrafter
 
 from .. import inside
 from .eagle_heads import V, known_text
@@ -215,20 +215,20 @@ def keeps_drafted_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def shifts_tokens(patch: pytest.MonkeyPatch) -> None:
-    def group(self: StateDrafter, request: Request, start: int, count: int) -> RowGroup:
+    def group(self: HiddenStateDrafter, request: Request, start: int, count: int) -> RowGroup:
         return self._cache.rows(request, start, request.tokens[start : start + count])
 
-    patch.setattr(StateDrafter, "_group", group)
+    patch.setattr(HiddenStateDrafter, "_group", group)
 
 
 def shifts_states(patch: pytest.MonkeyPatch) -> None:
-    first_pass = StateDrafter._first_pass
+    first_pass = HiddenStateDrafter._first_pass
 
-    def rolled(self: StateDrafter, requests: Any) -> tuple[list[RowGroup], Tensor]:
+    def rolled(self: HiddenStateDrafter, requests: Any) -> tuple[list[RowGroup], Tensor]:
         groups, hidden = first_pass(self, requests)
         return groups, hidden.roll(1, 0)
 
-    patch.setattr(StateDrafter, "_first_pass", rolled)
+    patch.setattr(HiddenStateDrafter, "_first_pass", rolled)
 
 
 def hands_nothing_on(patch: pytest.MonkeyPatch) -> None:
@@ -242,9 +242,9 @@ def hands_nothing_on(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_a_chunks_last_rows(patch: pytest.MonkeyPatch) -> None:
     """Of which some modules have read tokens that are not theirs."""
-    accepted = StateDrafter.on_accepted
+    accepted = HiddenStateDrafter.on_accepted
 
-    def final(self: StateDrafter, batch: Any, result: Any) -> Any:
+    def final(self: HiddenStateDrafter, batch: Any, result: Any) -> Any:
         lengths = accepted(self, batch, result)
         for i, item in enumerate(batch.items):
             states = self._pending[item.request.id].joined()
@@ -253,7 +253,7 @@ def keeps_a_chunks_last_rows(patch: pytest.MonkeyPatch) -> None:
                 lengths[i] = (lengths[i][0] + 1,)
         return lengths
 
-    patch.setattr(StateDrafter, "on_accepted", final)
+    patch.setattr(HiddenStateDrafter, "on_accepted", final)
 
 
 @pytest.mark.parametrize(

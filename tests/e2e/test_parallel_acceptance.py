@@ -18,8 +18,8 @@ from checkpoint_converters.capture import Capture
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.executor.request import Request
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.parallel.rollout import MaskedRows, ParallelRollout
-from trtspec.speculative.state_drafter import StateDrafter
 from trtspec.speculative.token_drafter import TokenDrafter
 
 from .eagle_heads import V, cycling_target, known_text
@@ -141,7 +141,7 @@ def test_masks_left_in_the_cache_are_noticed(
     folders: dict[str, Path], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The root alone is fed, as if the rows of accepted drafts, which were masks, were theirs."""
-    drafter: Any = TokenDrafter if method == "pard" else StateDrafter
+    drafter: Any = TokenDrafter if method == "pard" else HiddenStateDrafter
     first_pass = drafter._first_pass
 
     def root_alone(self: Any, requests: Sequence[Request]) -> Any:
@@ -192,10 +192,10 @@ def test_shifted_states_are_noticed(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rollout that feeds the newest row alone has the state of the one before it."""
-    first_pass = StateDrafter._first_pass
+    first_pass = HiddenStateDrafter._first_pass
     previous: dict[int, Any] = {}
 
-    def late(self: StateDrafter, requests: Sequence[Request]) -> Any:
+    def late(self: HiddenStateDrafter, requests: Sequence[Request]) -> Any:
         groups, hidden = first_pass(self, requests)
         parts = list(hidden.split([len(group.tokens) for group in groups]))
         for i, request in enumerate(requests):
@@ -205,5 +205,5 @@ def test_shifted_states_are_noticed(
             previous[request.id] = newest
         return groups, torch.cat(parts)
 
-    monkeypatch.setattr(StateDrafter, "_first_pass", late)
+    monkeypatch.setattr(HiddenStateDrafter, "_first_pass", late)
     assert rate(folders["target"], "p_eagle", folders["p_eagle"]) < 0.5

@@ -20,13 +20,13 @@ def accepted_by_step(models: TinyModels, length: int) -> list[list[int]]:
     counts: dict[int, list[int]] = {}
     with open_llm(models.folder("llama"), config) as llm:
         drafter: Any = inside.drafter(llm)
-        judge = drafter.on_accepted
+        given = drafter.on_accepted
 
         def on_accepted(batch: Any, result: Any) -> Any:
             for i, item in enumerate(batch.items):
                 if item.is_generation:
                     counts.setdefault(item.request.id, []).append(result.num_emitted(i) - 1)
-            return judge(batch, result)
+            return given(batch, result)
 
         drafter.on_accepted = on_accepted
         params = SamplingParams(max_tokens=STEPS * (1 + length), seed=3, ignore_eos=True)

@@ -67,7 +67,7 @@ def sessions(llm: LLM) -> list[TensorRTSession]:
 
 
 def judged_session(llm: LLM) -> Any:
-    """The target's, beside kernels that judge."""
+    """The target's, beside kernels that verify."""
     target: Any = inside.session(inside.target(llm))
     return target._module._session._session
 
@@ -94,7 +94,7 @@ def test_same_texts(folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -
     staging = partial(Staging, always=True)
     monkeypatch.setattr(networks, "Staging", staging)
     monkeypatch.setattr(counted_engine, "Staging", staging)
-    monkeypatch.setattr(opening, "register_cuda_ops", lambda: False)  # kernels judge below
+    monkeypatch.setattr(opening, "register_cuda_ops", lambda: False)  # kernels verify below
     for graphs in (True, None):
         with installed() as fake:
             texts, found, opened = run(copy, sessions, cuda_graph_config=graphs)

@@ -1,4 +1,4 @@
-"""Whole engines over staged inputs and captured calls, played on the CPU: the texts stay."""
+"""Whole engines over staged inputs and captured calls, faked on the CPU: the texts stay."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ SAMPLED = [
     SamplingParams(length, temperature=0.8, seed=i, logprobs=1, repetition_penalty=1.1)
     for i, length in enumerate(LENGTHS)
 ]
-JUDGED = [replace(params, repetition_penalty=1.0) for params in SAMPLED]
-RUNS = (GREEDY, JUDGED, SAMPLED)
+VERIFIED = [replace(params, repetition_penalty=1.0) for params in SAMPLED]
+RUNS = (GREEDY, VERIFIED, SAMPLED)
 
 
-class Played:
+class FakeGraph:
     """A graph as CUDA's: fixed inputs and outputs, and nothing is known of them between replays."""
 
     def __init__(self, call: Callable[[], list[Tensor]]) -> None:
@@ -60,12 +60,12 @@ class Played:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
+def fake_graphs(monkeypatch: pytest.MonkeyPatch) -> list[FakeGraph]:
     """The graphs that were captured; all engines opened now have them and staged inputs."""
-    graphs: list[Played] = []
+    graphs: list[FakeGraph] = []
 
     def record(call: Callable[[], list[Tensor]], pool: Any) -> Any:
-        graphs.append(Played(call))
+        graphs.append(FakeGraph(call))
         return graphs[-1], graphs[-1].outputs, "pool"
 
     staging = partial(Staging, always=True)
@@ -99,7 +99,7 @@ def head(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_texts(
     models: TinyModels,
     head: Path,
-    played: list[Played],
+    fake_graphs: list[FakeGraph],
     method: str,
     padding: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -134,7 +134,7 @@ def test_texts(
         ]
         assert all(isinstance(session, cuda_graph.CudaGraphSession) for session in sessions)
     if padding:  # trees are seldom all full
-        assert sum(graph.replays for graph in played) > 20
+        assert sum(graph.replays for graph in fake_graphs) > 20
     if padding and inside.drafts(llm):
         # The rollout's were captured when the engine was opened: batches of 1, 2, 4 and 5.
         assert all(session.num_graphs == 4 for session in sessions[1:])

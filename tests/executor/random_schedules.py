@@ -264,7 +264,7 @@ class Simulation:
         if has_none or (rng.random() < 0.15 and may_wait):
             return committed  # it may lag behind
         fed = old if item.is_generation else item.start + item.num_rows
-        # Rows whose later tokens are not known yet have to wait: a rollout precedes the verdict.
+        # Rows whose later tokens are not known yet have to wait: a rollout precedes the result.
         known = old if item.is_generation else len(request.tokens)
         fed = max(committed, min(fed, known - lookahead))
         self.write_right(request, cache, committed, fed)

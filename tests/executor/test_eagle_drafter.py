@@ -1,5 +1,5 @@
-"""Random schedules through the real executor and the real StateDrafter, over engines that only keep
-books: what every cache row was made of, and of which prefix every hidden state is.
+"""Random schedules through the real executor and the real HiddenStateDrafter, over engines that
+only keep books: what every cache row was made of, and of which prefix every hidden state is.
 
 Row p of the draft's cache must be made of the target's state at position p and of the token at
 p + 1, with several MTP modules of as many tokens as there are modules. It must be fed until all of
@@ -23,9 +23,9 @@ from trtspec.errors import EngineError
 from trtspec.executor.request import Request
 from trtspec.executor.schedule.step_plan import StepPlan
 from trtspec.ops.draft_batch import DraftBatch
-from trtspec.speculative.state_drafter import StateDrafter
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 
-from .state_drafter_schedules import CHOICES, Schedule, World, random_world
+from .hidden_state_schedules import CHOICES, Schedule, World, random_world
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_any_world(world: World) -> None:
     Schedule(world).run()
 
 
-class Seldom(StateDrafter):
+class Seldom(HiddenStateDrafter):
     """Rolls out in one step of six, so that rows pile up."""
 
     chance = random.Random(0)
@@ -68,7 +68,9 @@ class Seldom(StateDrafter):
 @pytest.mark.parametrize("has_room", [True, False])
 def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is room in every step, no more than the limit waits and what a step accepts."""
-    monkeypatch.setattr("trtspec.speculative.state_drafter._MOST_WAITING", 3 * 4)  # rows of a float
+    monkeypatch.setattr(
+        "trtspec.speculative.hidden_state_drafter._MOST_WAITING", 3 * 4
+    )  # rows of a float
 
     class Piled(Schedule):
         drafter_type = Seldom
@@ -84,7 +86,7 @@ def test_rows_that_pile_up_are_fed(has_room: bool, monkeypatch: pytest.MonkeyPat
         Piled(replace(random_world(seed), **room)).run()
 
 
-class NotInUse(StateDrafter):
+class NotInUse(HiddenStateDrafter):
     """At times, so that prompts are not fed."""
 
     chance = random.Random(1)
@@ -109,13 +111,13 @@ def test_prompts_wait_where_the_drafter_is_not_in_use() -> None:
     assert NotInUse.waited > 50
 
 
-class ShiftedTokens(StateDrafter):
+class ShiftedTokens(HiddenStateDrafter):
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
         fed = request.tokens[start : start + count]
         return RowGroup(fed, start, self._cache.block_table(request))
 
 
-class KeepsStates(StateDrafter):
+class KeepsStates(HiddenStateDrafter):
     """Of a request that lost its blocks."""
 
     def release(self, request_id: int) -> None:
@@ -124,7 +126,7 @@ class KeepsStates(StateDrafter):
         self._pending |= kept
 
 
-class KeepsRollout(StateDrafter):
+class KeepsRollout(HiddenStateDrafter):
     """Counts a row of its own states among the committed ones."""
 
     def on_accepted(self, batch, result):  # type: ignore[no-untyped-def]
@@ -137,7 +139,7 @@ class KeepsRollout(StateDrafter):
         return lengths
 
 
-class KeepsDraftedRows(StateDrafter):
+class KeepsDraftedRows(HiddenStateDrafter):
     """Of modules that read draft tokens."""
 
     def __init__(self, engine: Any, cache: Any, config: Any) -> None:
@@ -148,11 +150,11 @@ class KeepsDraftedRows(StateDrafter):
 @pytest.mark.parametrize(
     "broken", [ShiftedTokens, KeepsStates, KeepsRollout, KeepsDraftedRows, None]
 )
-def test_the_schedules_notice_a_broken_drafter(broken: type[StateDrafter] | None) -> None:
+def test_the_schedules_notice_a_broken_drafter(broken: type[HiddenStateDrafter] | None) -> None:
     """None: a cache that finds its rows by one token too few."""
 
     class Broken(Schedule):
-        drafter_type = broken or StateDrafter
+        drafter_type = broken or HiddenStateDrafter
         unkeyed = 0 if broken else 1
 
     with pytest.raises((AssertionError, KeyError, EngineError)):

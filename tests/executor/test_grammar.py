@@ -111,7 +111,7 @@ class Unpruned(Grammar):
 
 
 class RootAlone(Unpruned):
-    """Judges all rows by the text of the root: a fault."""
+    """Masks all rows by the text of the root: a fault."""
 
     def states(self, tree: TokenTree) -> list[tuple[int, int]]:
         return [self.state] * (1 + len(tree))

@@ -19,7 +19,7 @@ from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import COLUMN_DTYPES, sample
 from trtspec.ops.tree import TokenTree
 
-from .judging import judge, unpacked
+from .verifying import unpacked, verify_trees
 
 V = 12
 
@@ -35,13 +35,13 @@ def test_an_unusable_row_takes_nothing_from_those_before_it(bad: int) -> None:
     for row, token in enumerate((5, 6, 4, 8)):
         logits[row, token] = 9.0
     logits[bad] = torch.nan
-    (verdict,) = judge(Sampler(), [request], [tree], logits)
-    assert verdict.failed == (bad == 0)
-    if not verdict.failed:
+    (result,) = verify_trees(Sampler(), [request], [tree], logits)
+    assert result.failed == (bad == 0)
+    if not result.failed:
         whole = [5, 6, 4]
-        assert verdict.tokens == (whole if bad == 3 else whole[:bad])
-        assert verdict.rows == [0, 1, 2][: len(verdict.tokens)]
-        assert [entry.token for entry in verdict.logprobs or ()] == verdict.tokens
+        assert result.tokens == (whole if bad == 3 else whole[:bad])
+        assert result.rows == [0, 1, 2][: len(result.tokens)]
+        assert [entry.token for entry in result.logprobs or ()] == result.tokens
 
 
 def test_rows_as_tensors() -> None:
@@ -80,7 +80,7 @@ def test_rows_as_tensors() -> None:
 
 def test_the_host_decides_as_the_ops_do() -> None:
     """One call of C++ over random rows and trees, or `sample` and `accept` over tensors: the same
-    verdicts, rows without a usable number among them, and texts that end."""
+    results, rows without a usable number among them, and texts that end."""
     rng = random.Random(0)
     noise = torch.Generator().manual_seed(0)
     emitted, ends = 0, set[str | None]()
@@ -137,13 +137,13 @@ def test_logprobs_are_those_of_each_emitted_row() -> None:
     likely = logits.argmax(-1).tolist()
     trees = [TokenTree.chain(likely[:2]), TokenTree.empty(), TokenTree.chain(likely[4:5])]
     raw = torch.log_softmax(logits, -1)
-    verdicts = judge(Sampler(), requests, trees, logits)
-    assert [len(verdict.tokens) for verdict in verdicts] == [3, 1, 2]
-    assert verdicts[1].logprobs is None
-    for request, verdict, first in ((requests[0], verdicts[0], 0), (requests[2], verdicts[2], 4)):
-        assert verdict.logprobs is not None
-        for entry, token, row in zip(verdict.logprobs, verdict.tokens, raw[first:], strict=False):
+    results = verify_trees(Sampler(), requests, trees, logits)
+    assert [len(result.tokens) for result in results] == [3, 1, 2]
+    assert results[1].logprobs is None
+    for request, result, first in ((requests[0], results[0], 0), (requests[2], results[2], 4)):
+        assert result.logprobs is not None
+        for entry, token, row in zip(result.logprobs, result.tokens, raw[first:], strict=False):
             assert entry.token == token and entry.logprob == float(row[token])
             best = row.topk(wanted[request.id] or 0)
             assert entry.top == dict(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-        assert len(verdict.logprobs) == len(verdict.tokens)
+        assert len(result.logprobs) == len(result.tokens)

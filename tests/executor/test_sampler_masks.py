@@ -20,7 +20,7 @@ from trtspec.executor.step.verification import places
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
-from .judging import judge, unpacked
+from .verifying import unpacked, verify_trees
 
 V = 8
 OPTIONS = (
@@ -79,7 +79,7 @@ def test_equals_changing_the_logits(
         result = sampling_rows.verify(plan, drafts, expected)
         plain = sampling_rows.verify(plan, drafts, logits)
         applied.clear()
-        verified = judge(Sampler(rule), requests, trees, logits)
+        verified = verify_trees(Sampler(rule), requests, trees, logits)
         assert len(applied) == (1 if penalised else 0)  # only what has to see the logits
         assert torch.equal(logits, expected)
         for i, one in enumerate(verified):

@@ -14,11 +14,11 @@ from trtspec.executor.step.verify_call import VerifyOutputs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 
-from .judging import unpacked
+from .verifying import unpacked
 
 
 class Target:
-    """Judges in its own call, where it is asked to."""
+    """Verifies in its own call, where it is asked to."""
 
     verifies = True
     layout = None
@@ -26,7 +26,7 @@ class Target:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def verify(self, packed: Any, questions: Any) -> tuple[Any, None, VerifyOutputs]:
+    def verify(self, packed: Any, inputs: Any) -> tuple[Any, None, VerifyOutputs]:
         self.calls.append("verify")
         return torch.zeros(1, 8), None, VerifyOutputs(torch.tensor([3]))
 

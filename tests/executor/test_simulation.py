@@ -17,7 +17,7 @@ from trtspec.executor.step.simulation import SimulatedAcceptance, uniform
 from trtspec.ops.sampling import philox_reference
 from trtspec.ops.tree import TokenTree
 
-from .judging import Verified, judge
+from .verifying import Verified, verify_trees
 
 V = 40
 EOS = 0
@@ -39,17 +39,17 @@ def new_request(
 def verify(
     rates: Sequence[float], requests: list[Request], trees: list[TokenTree], favourite: int = 39
 ) -> list[Verified]:
-    """Verdicts over random logits that all prefer ``favourite``, which no tree here carries."""
+    """Results over random logits that all prefer ``favourite``, which no tree here carries."""
     rows = sum(1 + len(tree) for tree in trees)
     logits = torch.randn(rows, V, generator=torch.Generator().manual_seed(0))
     logits[:, favourite] += 20
-    return judge(Sampler(SimulatedAcceptance(rates)), requests, trees, logits)
+    return verify_trees(Sampler(SimulatedAcceptance(rates)), requests, trees, logits)
 
 
-def accepted_tokens(tree: TokenTree, verdict: Verified) -> list[int]:
+def accepted_tokens(tree: TokenTree, result: Verified) -> list[int]:
     """The drafts accepted; what was emitted must be exactly the path walked, and one token more."""
-    path = [int(tree.tokens[row - 1]) for row in verdict.rows[1:]]
-    assert verdict.rows[0] == 0 and verdict.tokens[:-1] == path and not verdict.failed
+    path = [int(tree.tokens[row - 1]) for row in result.rows[1:]]
+    assert result.rows[0] == 0 and result.tokens[:-1] == path and not result.failed
     return path
 
 
@@ -69,8 +69,8 @@ def test_rates_are_met(tree: TokenTree) -> None:
     counts = np.zeros(len(rates))
     for step in range(steps):
         requests = [new_request(i, seed=100 + i, step=step) for i in range(batch)]
-        for verdict in verify(rates, requests, [tree] * batch):
-            counts[: len(accepted_tokens(tree, verdict))] += 1
+        for result in verify(rates, requests, [tree] * batch):
+            counts[: len(accepted_tokens(tree, result))] += 1
     # Four standard deviations of 4,000 draws are 0.03.
     np.testing.assert_allclose(counts / (steps * batch), rates, atol=0.03)
 
@@ -78,60 +78,62 @@ def test_rates_are_met(tree: TokenTree) -> None:
 def test_one_accepts_everything_along_the_deepest_path() -> None:
     trees = [CHAIN, TREE, SHALLOW, TokenTree.empty()]
     requests = [new_request(i) for i in range(4)]
-    verdicts = verify((1.0,) * 6, requests, trees)
-    paths = [accepted_tokens(tree, v) for tree, v in zip(trees, verdicts, strict=True)]
+    results = verify((1.0,) * 6, requests, trees)
+    paths = [accepted_tokens(tree, v) for tree, v in zip(trees, results, strict=True)]
     assert paths == [[5, 6, 7, 8], [12, 14, 16, 17], [21], []]
-    assert [v.tokens[-1] for v in verdicts] == [39] * 4  # the bonus is the target's own
+    assert [v.tokens[-1] for v in results] == [39] * 4  # the bonus is the target's own
 
 
 def test_the_first_node_of_that_depth_ends_the_path() -> None:
     for length, path in ((1, [11]), (2, [12, 13]), (3, [12, 13, 15]), (4, [12, 14, 16, 17])):
-        (verdict,) = verify((1.0,) * length, [new_request()], [TREE])
-        assert accepted_tokens(TREE, verdict) == path
+        (result,) = verify((1.0,) * length, [new_request()], [TREE])
+        assert accepted_tokens(TREE, result) == path
 
 
 def test_nothing_is_accepted_at_zero_even_if_the_target_agrees() -> None:
     for favourite, expected in ((5, 1), (39, 39)):
-        (verdict,) = verify((0.0,), [new_request()], [CHAIN], favourite)
-        assert verdict.rows == [0] and verdict.tokens == [expected]
+        (result,) = verify((0.0,), [new_request()], [CHAIN], favourite)
+        assert result.rows == [0] and result.tokens == [expected]
 
 
 def test_the_token_in_place_of_a_draft_is_no_draft_and_no_end() -> None:
     tree = TokenTree([1, 3], [-1, -1])  # ids 0 (EOS), 1, 2 (stop) and 3 are taken
     request = new_request(stop_token_ids=[2])
-    (verdict,) = verify((0.0,), [request], [tree], favourite=3)
-    assert verdict.tokens == [4]
-    (verdict,) = verify((0.0,), [new_request(eos=())], [tree], favourite=3)
-    assert verdict.tokens == [0]
+    (result,) = verify((0.0,), [request], [tree], favourite=3)
+    assert result.tokens == [4]
+    (result,) = verify((0.0,), [new_request(eos=())], [tree], favourite=3)
+    assert result.tokens == [0]
 
 
 def test_an_end_comes_only_from_a_draft_or_from_the_target() -> None:
     for step in range(200):
-        (verdict,) = verify((0.7, 0.3), [new_request(step=step)], [CHAIN], favourite=7)
-        assert EOS not in verdict.tokens
-    (verdict,) = verify((1.0, 1.0), [new_request()], [TokenTree.chain([5, EOS])])
-    assert verdict.tokens == [5, EOS] and verdict.reason == "stop"
-    (verdict,) = verify((0.0,), [new_request()], [CHAIN], favourite=EOS)
-    assert verdict.tokens == [EOS]
+        (result,) = verify((0.7, 0.3), [new_request(step=step)], [CHAIN], favourite=7)
+        assert EOS not in result.tokens
+    (result,) = verify((1.0, 1.0), [new_request()], [TokenTree.chain([5, EOS])])
+    assert result.tokens == [5, EOS] and result.reason == "stop"
+    (result,) = verify((0.0,), [new_request()], [CHAIN], favourite=EOS)
+    assert result.tokens == [EOS]
 
 
 def test_of_two_siblings_with_one_token_the_walk_takes_the_first() -> None:
     tree = TokenTree([9, 9, 10], [-1, -1, 0])
-    (verdict,) = verify((1.0, 1.0), [new_request()], [tree])
-    assert verdict.rows == [0, 1, 3]
+    (result,) = verify((1.0, 1.0), [new_request()], [tree])
+    assert result.rows == [0, 1, 3]
 
 
 def test_a_row_without_a_token_still_fails() -> None:
     logits = torch.full((5, V), float("nan"))
-    (verdict,) = judge(Sampler(SimulatedAcceptance((1.0,) * 4)), [new_request()], [CHAIN], logits)
-    assert verdict.failed
+    (result,) = verify_trees(
+        Sampler(SimulatedAcceptance((1.0,) * 4)), [new_request()], [CHAIN], logits
+    )
+    assert result.failed
 
 
 def test_without_it_the_sampler_is_untouched() -> None:
     logits = torch.zeros(5, V)
     logits[:2, 5:7] = torch.eye(2)
-    (verdict,) = judge(Sampler(), [new_request()], [CHAIN], logits)
-    assert verdict.tokens == [5, 6, 0]
+    (result,) = verify_trees(Sampler(), [new_request()], [CHAIN], logits)
+    assert result.tokens == [5, 6, 0]
 
 
 @given(st.data())
@@ -147,8 +149,8 @@ def test_batches_change_nothing(data: st.DataObject) -> None:
         step, seed = data.draw(st.integers(0, 50)), data.draw(st.integers(0, 2**63 - 1))
         requests.append(new_request(i, seed, step))
     together = verify(rates, requests, trees)
-    for request, tree, verdict in zip(requests, trees, together, strict=True):
+    for request, tree, result in zip(requests, trees, together, strict=True):
         (alone,) = verify(rates, [request], [tree])
-        assert accepted_tokens(tree, verdict) == accepted_tokens(tree, alone)
+        assert accepted_tokens(tree, result) == accepted_tokens(tree, alone)
         drawn = SimulatedAcceptance(rates).accepted(request)
-        assert len(verdict.rows) - 1 == min(drawn, tree.max_depth)
+        assert len(result.rows) - 1 == min(drawn, tree.max_depth)

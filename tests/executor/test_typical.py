@@ -20,8 +20,8 @@ from trtspec.executor.step.typical import TypicalAcceptance, distribution
 from trtspec.ops.sampling import sample
 from trtspec.ops.tree import TokenTree
 
-from ..fake_cuda import can_play, played_cuda
-from .judging import Verified, judge
+from ..fake_cuda import can_fake, played_cuda
+from .verifying import Verified, verify_trees
 
 V = 12
 RULE = TypicalAcceptanceConfig(0.09, 0.3)
@@ -34,8 +34,8 @@ def new_request(seed: int = 0, id: int = 7, **options: Any) -> Request:
 
 def verify(request: Request, tree: TokenTree, logits: Tensor, lossy: bool = True) -> Verified:
     rule = TypicalAcceptance(RULE) if lossy else None
-    (verdict,) = judge(Sampler(rule), [request], [tree], logits.clone())
-    return verdict
+    (result,) = verify_trees(Sampler(rule), [request], [tree], logits.clone())
+    return result
 
 
 def random_tree(noise: np.random.Generator, count: int) -> TokenTree:
@@ -103,9 +103,9 @@ def test_the_rule(seed: int, scale: float, options: dict[str, Any]) -> None:
     tree = random_tree(np.random.default_rng(seed), 9)
     logits = scale * torch.randn(10, V, generator=torch.Generator().manual_seed(seed))
     request = new_request(seed, **options)
-    verdict = verify(request, tree, logits)
-    assert (verdict.rows, verdict.tokens) == expected(request, tree, logits)
-    assert len(verdict.rows) >= len(verify(request, tree, logits, lossy=False).rows)
+    result = verify(request, tree, logits)
+    assert (result.rows, result.tokens) == expected(request, tree, logits)
+    assert len(result.rows) >= len(verify(request, tree, logits, lossy=False).rows)
 
 
 @settings(max_examples=50, deadline=None)
@@ -146,20 +146,20 @@ def test_a_row_without_a_token_fails() -> None:
     tree = TokenTree.chain([3, 4])
     logits = torch.zeros(3, V)
     logits[0] = float("nan")
-    verdict = verify(new_request(), tree, logits)
-    assert verdict.failed and not verdict.rows
+    result = verify(new_request(), tree, logits)
+    assert result.failed and not result.rows
 
 
-@pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+@pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
 @pytest.mark.parametrize("options", [{}, {"top_k": 3, "repetition_penalty": 1.2, "logprobs": 2}])
 def test_logits_on_a_device(options: dict[str, Any]) -> None:
-    """The verdict is that of the same logits on the host, of two requests with trees."""
+    """The result is that of the same logits on the host, of two requests with trees."""
     noise = np.random.default_rng(5)
     trees = [random_tree(noise, 9), TokenTree.empty(), random_tree(noise, 4)]
     logits = 2 * torch.randn(16, V, generator=torch.Generator().manual_seed(5))
     requests = [new_request(seed, seed, **options) for seed in range(3)]
-    expected = judge(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.clone())
+    expected = verify_trees(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.clone())
     with played_cuda():
-        found = judge(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.cuda())
+        found = verify_trees(Sampler(TypicalAcceptance(RULE)), requests, trees, logits.cuda())
     assert found == expected
-    assert max(len(verdict.rows) for verdict in found) > 1
+    assert max(len(result.rows) for result in found) > 1

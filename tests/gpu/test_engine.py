@@ -141,7 +141,7 @@ def weight_names(llm: LLM) -> list[str]:
 
 
 def innermost(llm: LLM) -> Any:
-    """The target's own session, in those that capture and judge."""
+    """The target's own session, in those that capture and verify."""
     session: Any = inside.session(inside.target(llm))
     while isinstance(session, CudaGraphSession | VerifyingSession):
         session = session._session
@@ -155,7 +155,7 @@ def test_verdicts_come_with_the_call(
     """No op of the sampler's own runs where options leave the logits as they are."""
 
     def refuse(*given: Any) -> Any:
-        raise AssertionError("what the call has judged is judged once more")
+        raise AssertionError("what the call has verified is verified once more")
 
     with open_gpu(models, tree(models.draft("llama"), 2, 3, 6), cuda_graph_config=graphs) as llm:
         for name in ("sample", "accept"):

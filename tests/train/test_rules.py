@@ -11,7 +11,7 @@ from trtspec.train.rules import RULES, fault, key_of
 GOOD = random.Random(0).choices(range(10, 500), k=200)
 
 
-def judge(ids: list[int], text: str = "text", **given: bool) -> str | None:
+def refusal(ids: list[int], text: str = "text", **given: bool) -> str | None:
     options = {"must_end": False, "ended": True, **given}
     return fault(ids, text, {0, 1}, 16, **options)
 
@@ -19,18 +19,18 @@ def judge(ids: list[int], text: str = "text", **given: bool) -> str | None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (judge(GOOD), None),
-        (judge(GOOD[:15]), "short"),
-        (judge(GOOD, must_end=True, ended=False), "unfinished"),
-        (judge(GOOD, must_end=True), None),
-        (judge([*GOOD, 1, 7]), "special"),
-        (judge(GOOD, "a \N{REPLACEMENT CHARACTER} in the middle"), "broken"),
-        (judge(GOOD, "cut at the end \N{REPLACEMENT CHARACTER}"), None),
-        (judge(GOOD + GOOD[:16] * 3), "loop"),
-        (judge(GOOD + [5] * 48), "loop"),
-        (judge(GOOD + GOOD[:17] * 3), None),
-        (judge((GOOD[:20] * 10)[:-1]), "monotone"),
-        (judge(GOOD[:24] * 2), None),
+        (refusal(GOOD), None),
+        (refusal(GOOD[:15]), "short"),
+        (refusal(GOOD, must_end=True, ended=False), "unfinished"),
+        (refusal(GOOD, must_end=True), None),
+        (refusal([*GOOD, 1, 7]), "special"),
+        (refusal(GOOD, "a \N{REPLACEMENT CHARACTER} in the middle"), "broken"),
+        (refusal(GOOD, "cut at the end \N{REPLACEMENT CHARACTER}"), None),
+        (refusal(GOOD + GOOD[:16] * 3), "loop"),
+        (refusal(GOOD + [5] * 48), "loop"),
+        (refusal(GOOD + GOOD[:17] * 3), None),
+        (refusal((GOOD[:20] * 10)[:-1]), "monotone"),
+        (refusal(GOOD[:24] * 2), None),
     ],
 )
 def test_rules(found: str | None, expected: str | None) -> None:

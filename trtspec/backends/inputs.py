@@ -53,7 +53,7 @@ class EngineInputs(NamedTuple):
     logits_rows   [R] i64     a language model: rows whose logits are wanted; a replay: rows of the
                   last call that its requests' states are to take in
     root_ids      [B] i64     a rollout without K/V that reads it: each request's root
-    root_states   [B, n*H]    a rollout without K/V: the state before each request's root
+    root_hidden   [B, n*H]    a rollout without K/V: the state before each request's root
     last_rows     [B] i64     a rollout: the last row of each request; [R] of one of its passes: the
                   rows whose children are wanted
     columns       sampling values: [B] of a rollout's requests; [R] of such rows, and of the logits
@@ -69,7 +69,7 @@ class EngineInputs(NamedTuple):
     state_slots: Tensor | None = None
     logits_rows: Tensor | None = None
     root_ids: Tensor | None = None
-    root_states: Tensor | None = None
+    root_hidden: Tensor | None = None
     last_rows: Tensor | None = None
     columns: SamplingColumns | None = None
     parents: Tensor | None = None
@@ -95,7 +95,7 @@ class EngineInputs(NamedTuple):
             state_slots=None if self.state_slots is None else next(given),
             logits_rows=None if self.logits_rows is None else next(given),
             root_ids=None if self.root_ids is None else next(given),
-            root_states=None if self.root_states is None else next(given),
+            root_hidden=None if self.root_hidden is None else next(given),
             last_rows=None if self.last_rows is None else next(given),
             columns=None
             if self.columns is None

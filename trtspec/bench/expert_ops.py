@@ -18,7 +18,7 @@ from trtspec.ops.moe import Coding, ExpertWeights, Gating, expert_bytes_read
 
 ROWS = (1, 8, 32, 512)
 SETS = 16
-"""Choices of experts that calls take turns with, so that no cache holds what one reads."""
+"""Choices of experts that calls cycle through, so that no cache holds what one reads."""
 
 
 class MixtureShape(NamedTuple):

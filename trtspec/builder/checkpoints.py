@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoint_converters import (
+    AuxiliaryWeights,
     Checkpoint,
     DraftCheckpoint,
     DraftFolder,
-    Guest,
     QuantisedLayer,
     load_checkpoint,
     read_config,
@@ -39,7 +39,7 @@ __all__ = [
 def config_as_said(path: Path) -> ModelConfig:
     """See `read_config`; drafts may lie in the target's checkpoint. Texts end where its configs
     say, and nowhere else: for a plan, which tells what its tokenizer adds."""
-    return read_config(path, _guests())
+    return read_config(path, _auxiliary())
 
 
 def target_config(path: Path) -> ModelConfig:
@@ -51,7 +51,7 @@ def target_config(path: Path) -> ModelConfig:
 def load_target(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """See `load_checkpoint`; its config is that of `target_config`. ``tokenizer``: where the one is
     that names ends, if it is not the checkpoint's own."""
-    found = load_checkpoint(path, _guests())
+    found = load_checkpoint(path, _auxiliary())
     return replace(found, config=_with_all_ends(tokenizer or path, found.config))
 
 
@@ -93,9 +93,9 @@ def describe_draft(path: Path) -> str | None:
     return _reader_of(folder).describe(folder)
 
 
-def _guests() -> tuple[Guest, ...]:
+def _auxiliary() -> tuple[AuxiliaryWeights, ...]:
     found = (method.in_target for method in methods().values())
-    return tuple(guest for guest in found if guest is not None)
+    return tuple(part for part in found if part is not None)
 
 
 def _readers() -> list[DraftReader]:
@@ -108,7 +108,7 @@ def _readers() -> list[DraftReader]:
 def _open(path: Path) -> DraftFolder:
     readers = _readers()
     names = [reader.runs for reader in readers]
-    folder = DraftFolder.open(path, f"{', '.join(names[:-1])} and {names[-1]}", _guests())
+    folder = DraftFolder.open(path, f"{', '.join(names[:-1])} and {names[-1]}", _auxiliary())
     kind = folder.hf.get("speculators_model_type")
     if kind is not None and not any(kind in reader.speculators for reader in readers):
         raise folder.not_run(f"a speculators draft of type {kind!r}")

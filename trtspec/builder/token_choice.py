@@ -72,7 +72,7 @@ def choose(
             f"{vocab_size} tokens; 0: all of them"
         )
     first, second = halves
-    # A part that is judged by the texts it was chosen from looks better than it is.
+    # Measured on the texts that it was chosen from, a part looks better than it is.
     covered = (_covered(first, second, must) + _covered(second, first, must)) / 2
     if size is None:
         sizes = [*range(_STEP, vocab_size, _STEP), vocab_size]

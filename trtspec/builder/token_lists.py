@@ -26,7 +26,7 @@ from trtspec.models.layer_facts import ExpertSet, Read
 from trtspec.speculative.registry import draft_kinds
 
 _LINES = 64
-"""Of a text that are counted together: parts of it judge each other."""
+"""Lines counted together, so that a list chosen from some parts of a text is tested on others."""
 
 
 def token_list(

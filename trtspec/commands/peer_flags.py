@@ -30,7 +30,7 @@ def part_flags(
     parser: argparse.ArgumentParser, argv: Sequence[str], more: Mapping[str, Foreign]
 ) -> tuple[list[str], dict[str, Any]]:
     """The words for ``parser``, its flags spelled as it spells them (- and _ do not count), and the
-    other flags that are known as options by name. ``more``: judged here, beside those of `LLM`.
+    other flags that are known as options by name. ``more``: checked here, beside those of `LLM`.
     What nobody knows stays among the words.
 
     Raises:

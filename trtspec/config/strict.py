@@ -142,7 +142,7 @@ def _resembles(name: str, known: str) -> bool:
 
 def resolve_keys(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Constructor arguments of dataclass `cls` by field name: aliases resolved, foreign keys
-    judged, unknown ones refused, every value checked against its annotation."""
+    resolved, unknown ones refused, every value checked against its annotation."""
     rules, hints = key_rules(cls), _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     if len(args) > len(fields):

@@ -250,7 +250,7 @@ def add_flags(parser: argparse.ArgumentParser, default_method: str) -> None:
 
 
 def layer(text: str) -> int | str:
-    """A value of ``--capture_layers``: a number where it is one, else what the config judges."""
+    """A value of ``--capture_layers``: a number where it is one, else what the config checks."""
     try:
         return int(text)
     except ValueError:

@@ -139,7 +139,7 @@ class LLMConfig:
 
 
 def _plain_options(given: Any) -> dict[str, Any]:
-    """A backend's options as plain values; the backend judges them."""
+    """A backend's options as plain values; the backend checks them."""
     if given is None:
         return {}
     if is_dataclass(given) and not isinstance(given, type):

@@ -92,8 +92,8 @@ class CompletionOutput(_Readable):
 class RequestOutput(_Readable):
     """One prompt with its ``n`` sequences; ``error`` is set if any of them failed.
 
-    ``acceptance`` says which rule judged the drafts: "lossless" (the text is the model's own),
-    "simulated" (``simulate_acceptance``: the text means nothing) or "lossy_typical".
+    ``acceptance`` says by which rule drafts were accepted: "lossless" (the text is the model's
+    own), "simulated" (``simulate_acceptance``: the text means nothing) or "lossy_typical".
 
     It also reads as a list of itself alone, for code that always gets a list: ``outputs[0]``.
     """

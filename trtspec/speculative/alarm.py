@@ -98,7 +98,7 @@ class AcceptanceAlarm:
             self._learns = False
             self.usual = [max(hits[0] / tries[0], LOW)]
             for hit, tried in zip(hits[1:], tries[1:], strict=True):
-                if tried < _FEWEST or hit < LOW * tried:  # chance would be the judge there
+                if tried < _FEWEST or hit < LOW * tried:  # too few to tell from chance
                     break
                 self.usual.append(hit / tried)
 

@@ -38,10 +38,10 @@ class DraftMethod:
     and a `DraftRuntime`, None unless the needs say that it has an engine.
 
     kinds: the networks that draft for it; reader: of its checkpoints; both but for those that
-    another method has. in_target: how its networks lie in the target's own checkpoint, as a
-    ``Guest`` of checkpoint_converters; None: they never do. by_target: whether they are looked for
-    there alone. copies_target: its draft is the target's own network, with fewer bits; such a
-    config names no checkpoint.
+    another method has. in_target: how its networks lie in the target's own checkpoint, an
+    ``AuxiliaryWeights`` of checkpoint_converters; None: they never do. by_target: whether they are
+    looked for there alone. copies_target: its draft is the target's own network, with fewer bits;
+    such a config names no checkpoint.
 
     recipe: how a draft of its own is trained; None: not here.
 

@@ -52,7 +52,7 @@ std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const Engi
   }
   const RolloutShape shape = folder.rollout_shape(speculation.max_draft_len);
   if (folder.draft->reads_states) {
-    return std::make_unique<StateDrafter>(*engine, resources, shape);
+    return std::make_unique<HiddenStateDrafter>(*engine, resources, shape);
   }
   return std::make_unique<TokenDrafter>(*engine, resources, shape, speculation.p_min);
 }

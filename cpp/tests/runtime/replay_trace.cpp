@@ -212,7 +212,7 @@ class Replay {
           .tree = suffix.at("tree").as_bool()});
     }
     if (kind() == "eagle") {
-      return std::make_unique<trtspec::StateDrafter>(*draft_, resources_, shape);
+      return std::make_unique<trtspec::HiddenStateDrafter>(*draft_, resources_, shape);
     }
     if (kind() == "draft_model") {
       return std::make_unique<trtspec::TokenDrafter>(*draft_, resources_, shape);

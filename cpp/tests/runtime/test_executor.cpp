@@ -109,7 +109,7 @@ class Run {
     if (name == "draft_model") {
       return std::make_unique<trtspec::TokenDrafter>(draft_, resources_, shape);
     }
-    if (name == "eagle") return std::make_unique<trtspec::StateDrafter>(draft_, resources_, shape);
+    if (name == "eagle") return std::make_unique<trtspec::HiddenStateDrafter>(draft_, resources_, shape);
     return std::make_unique<trtspec::NoDrafter>();
   }
 

@@ -209,7 +209,7 @@ void test_shapes(const Example& example) {
     flat[i].dims.push_back(1);
     CHECK(on_shape_change(*plugin, flat) != 0);
     CHECK(has(logger.taken(), "dimensions"));
-    // A dimension that is not known yet is not judged.
+    // A dimension that is not known yet is not checked.
     std::vector<Tensor> unknown = example.inputs;
     unknown[i].dims[0] = -1;
     const auto descs = descs_of(unknown);

@@ -87,7 +87,7 @@ def test_what_is_seen_soon_outweighs_a_wrong_profile() -> None:
 
 
 def test_one_factor_follows_the_machine() -> None:
-    """Sizes without recent calls are judged by the present speed too; what pays stays the same."""
+    """Sizes without recent calls are rated by the present speed too; what pays stays the same."""
     for factor in (0.8, 1.3, 3.0):
         table = profiled()
         for _ in range(40):

@@ -1,5 +1,5 @@
 """Parts ``parity`` and ``memory``: the tests for GPUs, and compute-sanitizer over the smallest of
-them. In a rehearsal, some of those on a device that is played, and the kernels' emulator."""
+them. In a rehearsal, some of those on a device that is a fake, and the kernels' emulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TESTS: Mapping[str, Sequence[str]] = {
     "engines of modules": (f"{_FOLDER}/test_engine.py", "-k", "not compiled"),
     "compiled engines": (f"{_FOLDER}/test_engine.py", "-k", "test_compiled"),
 }
-_PLAYED = {"kernels": (f"{_FOLDER}/test_played.py", "-k", "kernels_and_launches and accept")}
+_PLAYED = {"kernels": (f"{_FOLDER}/test_on_fake_cuda.py", "-k", "kernels_and_launches and accept")}
 _SMALL = (
     f"{_FOLDER}/test_kernels.py",
     "-k",

@@ -20,7 +20,7 @@ The JSON file:
     num_divergences          prompts whose text is not trtspec's plain one; at a temperature above
                              0 engines draw differently, so it is null for the others
     round_seconds            of each round
-    categories               where prompts have kinds and take turns alone (batch 1): of each
+    categories               where prompts have kinds and run alone (batch 1): of each
                              tokens_per_second and speed_up, over trtspec's plain decoding
 
 and ``ratios``: plain_over_best_plain, trtspec's plain decoding over the fastest plain decoding of a

@@ -1,4 +1,4 @@
-"""A round of peers: all take turns by prompts, each in a fresh process."""
+"""A round of peers: all interleaved by prompts, each in a fresh process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Methods side by side in one process: the same prompts, round after round, and medians.
 
 In a round all models are open, anew, as a method that learns from answers would meet those of an
-earlier round. They take turns by as many prompts as they serve at a time, forwards and backwards
-alternately, so that a slow minute of the machine hits every method alike. Models that do not fit
-into memory together take turns by whole rounds. A speed-up is the median, over rounds, of the ratio
-to the same round without speculation. The figures of a step are those of steps in which every
+earlier round. They are interleaved by as many prompts as they serve at a time, in alternating
+order, so that a slow minute of the machine hits every method alike. Models that do not fit
+into memory together are interleaved by whole rounds. A speed-up is the median, over rounds, of the
+ratio to the same round without speculation. The figures of a step are those of steps in which every
 request generated (`num_verify_steps`), so that prefills do not blur them; tokens per second include
 the prefills.
 """

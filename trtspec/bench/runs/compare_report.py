@@ -25,7 +25,7 @@ The JSON file:
                              num_prompts, num_divergences, first_divergences {prompt: output index}
     round_seconds            of each round
     spread                   the fastest round over the slowest, in tokens_per_second
-    categories               where prompts have categories and take turns alone (batch 1): of each
+    categories               where prompts have categories and run alone (batch 1): of each
                              tokens_per_second and speed_up
 
 All other figures are medians over the rounds. In the table a spread above 1.3 is marked (!): the

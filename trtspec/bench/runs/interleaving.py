@@ -22,12 +22,12 @@ def turns(items: Sequence[T], count: int, size: int) -> Iterator[tuple[slice, Se
 
 
 def fit_together(weight_bytes: int, device: str) -> bool:
-    """Whether models with so many bytes of weights in all can be open at a time, so that they take
-    turns by prompts; if not, a line says that they take turns by whole rounds."""
+    """Whether models with so many bytes of weights in all can be open at a time, so that they can
+    be interleaved by prompts; if not, a line says that whole rounds are."""
     most = int(free_memory(device) * _WEIGHTS_SHARE)
     if weight_bytes > most:
         print(
-            f"turns are taken by whole rounds: all models have {weight_bytes / 2**30:.1f} GiB of "
+            f"whole rounds are interleaved: all models have {weight_bytes / 2**30:.1f} GiB of "
             f"weights, at most {most / 2**30:.1f} GiB of the free memory are for that"
         )
     return weight_bytes <= most

@@ -71,7 +71,7 @@ def side_by_side(
     size: int,
 ) -> list[Run]:
     """Ask engines, by the names of their runs, for ``size`` prompts at a time. With less than all
-    of them the engines are open together and take turns, so that a slow moment of the machine hits
+    of them the engines are open together and interleaved, so that a slow moment of the machine hits
     all. No prompt comes twice: some drafters learn from earlier answers."""
     runs = [(Run(name), make) for name, make in opened.items()]
     for group in [runs] if size < len(prompts) else [[run] for run in runs]:

@@ -38,7 +38,7 @@ class HeadsEngine(CountedEngine):
         ``[B, N-1]``, on the host.
         """
         given = EngineInputs(root_ids=roots, columns=SamplingColumns._make(sampling))
-        inputs = given.filled(self._staging.to_device(given.flat()))._replace(root_states=hidden)
+        inputs = given.filled(self._staging.to_device(given.flat()))._replace(root_hidden=hidden)
         outputs = self._call(self._rollout, inputs, self._pass_bytes)
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores

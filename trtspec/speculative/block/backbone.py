@@ -27,7 +27,7 @@ from trtspec.models.rope import LayerRotary, Rotation, rotate
 from trtspec.models.rows import Cache, Caches, PackedRows, Rows, Scoring, attend
 from trtspec.models.vocabulary import head_matrix
 from trtspec.speculative.block.shape import BlockConfig
-from trtspec.speculative.state_network import StateNetwork
+from trtspec.speculative.hidden_state_network import HiddenStateNetwork
 from trtspec.speculative.tree_rollout import packed_bits
 
 
@@ -213,7 +213,7 @@ class BlockLayer(nn.Module):
         return out
 
 
-class BlockDraft(StateNetwork):
+class BlockDraft(HiddenStateNetwork):
     """The network over packed rows, its own paged caches and the target's hidden states.
 
     The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` behind ``fc``

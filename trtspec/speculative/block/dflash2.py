@@ -34,7 +34,7 @@ from trtspec.speculative.block.options import BlockRowsDecodingConfig, block_con
 from trtspec.speculative.block.rollout import PathRollout
 from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.block.stand_in import LoweredBlockNetwork
-from trtspec.speculative.state_network import StateSource
+from trtspec.speculative.hidden_state_network import HiddenStateSource
 
 _CONVOLUTIONS = ("attention_conv", "mlp_conv")
 _SIDES = 2
@@ -222,7 +222,7 @@ class DFlash2Draft(BlockDraft):
         return [*BlockDraft.matrices(config), *(Matrix(size, hidden, name) for name in names)]
 
     @torch.no_grad()
-    def load_weights(self, checkpoint: StateSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: HiddenStateSource, target: Mapping[str, Tensor]) -> None:
         super().load_weights(checkpoint, target)
         for name in _conv_names(self.config):
             self.get_buffer(f"{name}.base").copy_(read_tensor(checkpoint.tensors, f"{name}.base"))

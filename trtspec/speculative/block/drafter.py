@@ -1,4 +1,4 @@
-"""BlockDrafter: a `StateDrafter` whose rows read no token but the root."""
+"""BlockDrafter: a `HiddenStateDrafter` whose rows read no token but the root."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.executor.request import Request
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.rollout_drafter import rollout_needs
-from trtspec.speculative.state_drafter import StateDrafter
 
 
 def block_needs(config: TreeDecodingConfig) -> DrafterNeeds:
@@ -22,7 +22,7 @@ def block_needs(config: TreeDecodingConfig) -> DrafterNeeds:
     return rollout_needs(config, reads_hidden=True, lookahead=0)
 
 
-class BlockDrafter(StateDrafter):
+class BlockDrafter(HiddenStateDrafter):
     """Drafts blocks behind the target's newest states, and leaves out what is less likely than
     ``p_min`` behind the node before it."""
 

@@ -33,7 +33,7 @@ from trtspec.speculative.block.options import BlockDecodingConfig, block_config
 from trtspec.speculative.block.rollout import PathRollout
 from trtspec.speculative.block.shape import BlockConfig
 from trtspec.speculative.block.stand_in import LoweredBlockNetwork
-from trtspec.speculative.state_network import StateSource
+from trtspec.speculative.hidden_state_network import HiddenStateSource
 
 _MIXERS = {"vanilla": (0, 0), "gated": (1, 1), "rnn": (2, 3)}
 """Of each kind of bias, how many vectors of the rank its mixing layer reads beside the slot's
@@ -173,7 +173,7 @@ class DSparkDraft(BlockDraft):
         return [*found, Matrix(config.draft_vocab_size, rank, "markov_head")] if rank else found
 
     @torch.no_grad()
-    def load_weights(self, checkpoint: StateSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: HiddenStateSource, target: Mapping[str, Tensor]) -> None:
         super().load_weights(checkpoint, target)
         if self.markov_head is not None:
             load_linear(self.markov_head, checkpoint.tensors, ["markov_head"])

@@ -19,7 +19,7 @@ def read_language_model(
 ) -> DraftCheckpoint:
     """Any checkpoint that is a target could draft; ``what`` it is called. Of its head those rows
     are kept that ``token_map`` names."""
-    model = load_checkpoint(folder.path, folder.guests)
+    model = load_checkpoint(folder.path, folder.auxiliary)
     config = model.config
     note = (
         f"{what} ({config.architecture}, {config.num_layers} layers of width {config.hidden_size})"

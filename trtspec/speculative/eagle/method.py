@@ -7,13 +7,13 @@ from trtspec.speculative.eagle.checkpoint import EAGLE_READER
 from trtspec.speculative.eagle.graphs import EAGLE_NETWORK
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig, EagleDecodingConfig
 from trtspec.speculative.eagle.recipe import EAGLE3_RECIPE
-from trtspec.speculative.state_drafter import StateDrafter, state_needs
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter, hidden_state_needs
 
 EAGLE = DraftMethod(
     EagleDecodingConfig,
     "EAGLE-1 and EAGLE-2",
-    state_needs,
-    StateDrafter.of,
+    hidden_state_needs,
+    HiddenStateDrafter.of,
     spellings=("eagle1", "eagle2"),
     kinds=(EAGLE_NETWORK,),
     reader=EAGLE_READER,
@@ -22,8 +22,8 @@ EAGLE = DraftMethod(
 EAGLE3 = DraftMethod(
     Eagle3DecodingConfig,
     "EAGLE-3",
-    state_needs,
-    StateDrafter.of,
+    hidden_state_needs,
+    HiddenStateDrafter.of,
     recipe=EAGLE3_RECIPE,
     usual=("eagle3:5", "eagle3:4,5,24"),
 )

@@ -22,7 +22,7 @@ from trtspec.models.rope import LayerRotary, Rotation
 from trtspec.models.rows import Cache, Caches, Rows
 from trtspec.models.vocabulary import head_matrix
 from trtspec.speculative.eagle.shape import EagleConfig
-from trtspec.speculative.state_network import StateNetwork
+from trtspec.speculative.hidden_state_network import HiddenStateNetwork
 
 
 class WideLayer(nn.Module):
@@ -64,7 +64,7 @@ class WideLayer(nn.Module):
         return out
 
 
-class EagleDraft(StateNetwork):
+class EagleDraft(HiddenStateNetwork):
     """A draft network over packed rows, its own paged caches and the target's hidden states.
 
     The ``state_dict`` names follow `CausalLM`; besides those of `DraftVocabulary`: ``fc.P`` (and

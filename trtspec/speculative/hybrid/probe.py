@@ -6,7 +6,7 @@ FIRST, MOST = 32, 128
 """Steps without the drafter for each that a try lost, at first and at most, so that tries take 3 %
 of the time at first and 0.8 % in the end: fewer lose where drafts lose, more find gains late."""
 SHORTEST = 8  # steps between tries: fewer blur them, more find late what costs nothing to try
-_HOPE = 8  # steps of a try after which half of the hope is left: fewer judge by chance, more lose
+_HOPE = 8  # steps of a try after which half of the hope is left: fewer decide by chance, more lose
 _NEW_TEXT = 2  # times as soon for a new text: more costs where texts are alike, less where not
 
 
@@ -26,7 +26,7 @@ class Probe:
 
     @property
     def hope(self) -> float:
-        """The share left; 0.5 or more: so little is known that chance would be the judge."""
+        """The share left; 0.5 or more: too little is known to tell it from chance."""
         return float(0.5 ** (self.num_asked / _HOPE))
 
     def passes(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint_converters.auxiliary_weights import AuxiliaryWeights
 from checkpoint_converters.containers.pickle_files import read_pickle_headers
 from checkpoint_converters.containers.safetensors_files import (
     LazyTensors,
@@ -16,7 +17,6 @@ from checkpoint_converters.containers.safetensors_files import (
 )
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
 from checkpoint_converters.draft_fields import nested
-from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.names import Expected, Resolved, match
 from checkpoint_converters.quantised.folded import fold
@@ -192,7 +192,7 @@ def _of_target(names: Collection[str], num_layers: int) -> set[str]:
     return {name for name in names if name.startswith("medusa_heads.")}
 
 
-IN_TARGET = Guest(_of_target, key="medusa", class_prefix="Medusa")
+IN_TARGET = AuxiliaryWeights(_of_target, key="medusa", class_prefix="Medusa")
 """ModelOpt saves heads inside their target, which is the model that its config describes."""
 MEDUSA_READER = DraftReader(
     "Medusa heads", recognises, lambda folder: describe_medusa(_heads(folder)), _read, rank=50

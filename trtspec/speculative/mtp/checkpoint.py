@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoint_converters.auxiliary_weights import AuxiliaryWeights
 from checkpoint_converters.base_names import read_model_headers
 from checkpoint_converters.containers.safetensors_files import (
     LazyTensors,
@@ -19,7 +20,6 @@ from checkpoint_converters.draft_names import EMBEDDING, FC, GATE, HEAD
 from checkpoint_converters.draft_vocabulary import cut_head
 from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.registry import family_of
-from checkpoint_converters.guest import Guest
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER
 from checkpoint_converters.names import match
@@ -242,6 +242,6 @@ def _layer(last: LayerSpec, places: Places, headers: Headers) -> LayerSpec:
     return layer
 
 
-IN_TARGET = Guest(module_tensors)
+IN_TARGET = AuxiliaryWeights(module_tensors)
 MTP_READER = DraftReader("MTP modules", lambda folder: False, lambda folder: None, read)
 """They lie in a target's folder, which is a language model's by all signs."""

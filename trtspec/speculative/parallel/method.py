@@ -8,6 +8,12 @@ from __future__ import annotations
 from trtspec.speculative.base import DraftMethod
 from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 from trtspec.speculative.eagle import Eagle3DecodingConfig
+from trtspec.speculative.hidden_state_drafter import (
+    BehindDrafter,
+    HiddenStateDrafter,
+    behind_needs,
+    hidden_state_needs,
+)
 from trtspec.speculative.parallel.checkpoint import P_EAGLE_READER, PARD_READER
 from trtspec.speculative.parallel.checkpoint_pard2 import PARD2_READER
 from trtspec.speculative.parallel.graphs import P_EAGLE_NETWORK, PARD2_NETWORK, PARD_NETWORK
@@ -15,12 +21,6 @@ from trtspec.speculative.parallel.options import (
     Pard2DecodingConfig,
     PardDecodingConfig,
     PEagleDecodingConfig,
-)
-from trtspec.speculative.state_drafter import (
-    BehindDrafter,
-    StateDrafter,
-    behind_needs,
-    state_needs,
 )
 from trtspec.speculative.token_drafter import TokenDrafter, token_needs
 
@@ -46,8 +46,8 @@ PARD2 = DraftMethod(
 P_EAGLE = DraftMethod(
     PEagleDecodingConfig,
     "P-EAGLE",
-    state_needs,
-    StateDrafter.of,
+    hidden_state_needs,
+    HiddenStateDrafter.of,
     parallel_of=Eagle3DecodingConfig,
     kinds=(P_EAGLE_NETWORK,),
     reader=P_EAGLE_READER,

@@ -2,7 +2,7 @@
 // PyExecutor does, step by step; a recorded trace replayed through both holds them together.
 //
 //   ResourceManager resources(std::make_shared<KVCacheManager>(num_blocks, size), {{draft_cache}});
-//   auto drafter = std::make_unique<StateDrafter>(draft_engine, resources, shape);
+//   auto drafter = std::make_unique<HiddenStateDrafter>(draft_engine, resources, shape);
 //   Executor executor(target_engine, resources, std::move(drafter), limits);
 //   executor.add(Request::create(0, prompt, options, limits.max_seq_len, eos_token_ids));
 //   while (executor.has_work())

@@ -120,10 +120,10 @@ class TokenDrafter final : public RolloutDrafter {
 // A request whose whole prompt but the root came out of the prefix cache has no pending state: it
 // drafts nothing in its first step, which, as a prefill does, emits one token. Tokens of which the
 // target has K/V and the draft cache no rows stay without: their states are gone.
-class StateDrafter final : public RolloutDrafter {
+class HiddenStateDrafter final : public RolloutDrafter {
  public:
   // `resources` needs a draft cache of the shape's lookahead, which is 1 or more.
-  StateDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
+  HiddenStateDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
       : RolloutDrafter(engine, resources, shape.needs()) {}
 
   std::vector<std::int64_t> on_accepted(const StepPlan& plan,

@@ -41,7 +41,7 @@ def unpacked(requests: Sequence[Request]) -> StepPlan:
     return _Unpacked(tuple(items))
 
 
-def judge(
+def verify_trees(
     sampler: Sampler, requests: Sequence[Request], trees: Sequence[TokenTree], logits: Tensor
 ) -> list[Verified]:
     """Of each request, in a step that verifies these trees; ``logits [R, V]`` are of all rows."""

@@ -1,4 +1,4 @@
-"""Guest: what a target's checkpoint may hold of a draft, apart from the target itself."""
+"""AuxiliaryWeights: a draft's tensors inside a target's checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Guest:
+class AuxiliaryWeights:
     """Networks of a draft in a target's checkpoint.
 
     tensors: of all names and for so many layers of the target, the names that are theirs. key: what

@@ -1,4 +1,4 @@
-"""A random schedule of a `StateDrafter` over engines that only keep books of their rows."""
+"""A random schedule of a `HiddenStateDrafter` over engines that only keep books of their rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtspec.executor.schedule.scheduler import Scheduler
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.ops.sequence import UNLIMITED
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
-from trtspec.speculative.state_drafter import StateDrafter, state_needs
+from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter, hidden_state_needs
 
 Path = tuple[int, ...]
 
@@ -203,7 +203,7 @@ class FakeHead(Book):
 class Schedule:
     """One run of the real executor."""
 
-    drafter_type = StateDrafter
+    drafter_type = HiddenStateDrafter
     unkeyed = 0
     """Tokens that a draft row depends on but the cache does not know of."""
 
@@ -225,7 +225,7 @@ class Schedule:
         config = Eagle3DecodingConfig(
             speculative_model="x", max_draft_len=depth, topk=k, num_draft_tokens=k * depth + 1
         )
-        needs = drafter_needs = state_needs(config)
+        needs = drafter_needs = hidden_state_needs(config)
         if world.modules:
             needs = replace(needs, caches=(DraftCacheNeeds(0, world.lookahead),))
         most = max(r.num_prompt_tokens + r.max_output_tokens for r in self.arrivals)

@@ -1,4 +1,4 @@
-"""Every test of this folder on a CUDA device that is played on the CPU (see `fake_cuda`), so that
+"""Every test of this folder on a CUDA device that is faked on the CPU (see `fake_cuda`), so that
 none dies of its own code where it first meets a real one. What the kernels compute is the CPU's."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtspec.ops.sampling import draft_candidates, sample
 
 from .. import fake_cuda, inside
 from ..e2e.helpers import TinyModels, open_llm
-from ..fake_cuda import can_play, played_cuda
+from ..fake_cuda import can_fake, played_cuda
 from . import test_cuda_ops, test_engine, test_kernels, test_tensorrt
 
 MODULES = (test_cuda_ops, test_engine, test_kernels, test_tensorrt)
@@ -81,7 +81,7 @@ TENSORRT: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_tensorrt.test_compiled_kernels_are_kept, {}),
 ]
 
-pytestmark = pytest.mark.skipif(not can_play(), reason="torch has CUDA itself")
+pytestmark = pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
 
 
 def named(case: tuple[Callable[..., None], dict[str, Any]]) -> str:
@@ -138,7 +138,7 @@ def test_engines(
     texts: list[list[list[int]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Packages for CUDA cannot be played: modules stand in for them."""
+    """Packages for CUDA cannot be faked: modules stand in for them."""
 
     def open_gpu(models: TinyModels, config: Any, **options: Any) -> Any:
         limits = {**test_engine.LIMITS, **options, "backend": "eager"}

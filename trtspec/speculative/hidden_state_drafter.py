@@ -1,4 +1,4 @@
-"""StateDrafter: a network over the target's hidden states drafts, one engine call a step."""
+"""HiddenStateDrafter: a network over the target's hidden states drafts, one engine call a step."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class _Pending:
         self._parts, self.num_rows = [hidden], len(hidden)
 
 
-def state_needs(config: TreeDecodingConfig) -> DrafterNeeds:
+def hidden_state_needs(config: TreeDecodingConfig) -> DrafterNeeds:
     """Of a network whose rows read the target's state and the token behind it."""
     return rollout_needs(config, reads_hidden=True, lookahead=1)
 
 
-class StateDrafter(CachedRolloutDrafter):
+class HiddenStateDrafter(CachedRolloutDrafter):
     """Rolls out a network that reads the target's states behind the newest of them.
 
     Row p of the draft cache is made of the target's state at position p and of the ``lookahead``
@@ -69,7 +69,7 @@ class StateDrafter(CachedRolloutDrafter):
     rows_behind: ClassVar[int] = 0
     """How many rows behind its position a state is read."""
 
-    needs_of = staticmethod(state_needs)
+    needs_of = staticmethod(hidden_state_needs)
 
     def __init__(
         self, engine: ModelEngine, cache: DraftCache, needs: DrafterNeeds, p_min: float = 0.0
@@ -171,7 +171,7 @@ def behind_needs(config: TreeDecodingConfig) -> DrafterNeeds:
     return rollout_needs(config, reads_hidden=True, lookahead=0)
 
 
-class BehindDrafter(StateDrafter):
+class BehindDrafter(HiddenStateDrafter):
     """The same of a network whose row p + 1 reads the state at position p, with its own token: it
     has one row more, the first one, which reads a state of zeros."""
 

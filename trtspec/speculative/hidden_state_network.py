@@ -1,4 +1,4 @@
-"""StateNetwork: what draft networks over the target's hidden states are filled with, and how."""
+"""HiddenStateNetwork: how draft networks over the target's hidden states are filled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.vocabulary import DraftVocabulary
 
 
-class StateSource(Protocol):
-    """What `StateNetwork.load_weights` reads: a draft checkpoint by internal names."""
+class HiddenStateSource(Protocol):
+    """What `HiddenStateNetwork.load_weights` reads: a draft checkpoint by internal names."""
 
     @property
     def config(self) -> StateReader: ...
@@ -26,7 +26,7 @@ class StateSource(Protocol):
     def tensors(self) -> Mapping[str, Tensor]: ...
 
 
-class StateNetwork(DraftVocabulary):
+class HiddenStateNetwork(DraftVocabulary):
     """A draft network that projects the target's states (``fc``) for decoder layers of its own.
 
     own_buffers: beginnings of the names of buffers, outside the layers, that are loaded as they
@@ -40,7 +40,7 @@ class StateNetwork(DraftVocabulary):
     layers: nn.ModuleList
 
     @torch.no_grad()
-    def load_weights(self, checkpoint: StateSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: HiddenStateSource, target: Mapping[str, Tensor]) -> None:
         """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
 
         Raises:

@@ -1,4 +1,4 @@
-// StateDrafter: a small network that reads the target's states drafts, one engine call a step.
+// HiddenStateDrafter: a small network that reads the target's states drafts, one engine call a step.
 #include <ATen/ops/cat.h>
 
 #include <trtspec/runtime/rollout_drafter.hpp>
@@ -8,7 +8,7 @@
 
 namespace trtspec {
 
-RolloutDrafter::FirstPass StateDrafter::first_pass(std::span<const Request* const> requests) {
+RolloutDrafter::FirstPass HiddenStateDrafter::first_pass(std::span<const Request* const> requests) {
   FirstPass pass;
   std::vector<at::Tensor> states;
   for (const Request* request : requests) {
@@ -24,7 +24,7 @@ RolloutDrafter::FirstPass StateDrafter::first_pass(std::span<const Request* cons
   return pass;
 }
 
-std::vector<std::int64_t> StateDrafter::on_accepted(const StepPlan& plan,
+std::vector<std::int64_t> HiddenStateDrafter::on_accepted(const StepPlan& plan,
                                                     const StepResult& result) {
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> groups;
@@ -65,12 +65,12 @@ std::vector<std::int64_t> StateDrafter::on_accepted(const StepPlan& plan,
   return lengths;
 }
 
-void StateDrafter::release(std::int64_t request_id) {
+void HiddenStateDrafter::release(std::int64_t request_id) {
   pending_.erase(request_id);
   fed_.erase(request_id);
 }
 
-RowGroup StateDrafter::group(const Request& request, std::int64_t start,
+RowGroup HiddenStateDrafter::group(const Request& request, std::int64_t start,
                              std::int64_t count) const {
   if (start + 1 + count > request.size()) {
     throw std::logic_error("a state's next token is known when its row is fed");
