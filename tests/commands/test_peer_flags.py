@@ -27,7 +27,8 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.peer_options import part_speculation
-from trtspec.speculative.options import parse_speculative_config, ready_to_run
+from trtspec.speculative.options import parse_speculative_config
+from trtspec.speculative.recording import ready_to_run
 
 Meaning = tuple[DecodingConfig | None, Mapping[str, Any]]
 """The speculation, and those fields of LLMConfig that are not their defaults."""

@@ -65,7 +65,9 @@ from trtspec.formats.drafts import resolve_copy, resolve_draft
 from trtspec.log import logger
 from trtspec.models.block_map import require_blocks, require_kernels
 from trtspec.models.layer_facts import Matrix
+from trtspec.speculative.members import naming
 from trtspec.speculative.options import speculative_to_dict
+from trtspec.speculative.recording import captured_layers
 from trtspec.speculative.registry import draft_kinds, method_of, other_modules
 
 _GIB = 1 << 30
@@ -220,7 +222,7 @@ def plan_build(
     for member in with_networks(speculative):
         folder = draft_folder_name(len(drafts))
         assert speculative is not None, "it has members"
-        with speculative.naming(member):
+        with naming(speculative, member):
             found = at_hand.open(member)
             check_draft_kind(member, found)
             if build.kv_cache_dtype == EIGHT_BITS:
@@ -260,12 +262,14 @@ def plan_build(
         reasons += [*because, *choice, *made_for, *_reach(member, draft, length)]
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
-        together = speculative.built([draft.folder for draft in drafts])
+        over_drafts = method_of(speculative).over_drafts
+        assert over_drafts is not None, "it has several members"
+        together = over_drafts(speculative, [draft.folder for draft in drafts])
     extract_layers: tuple[int, ...] = ()
     if speculative is not None:
         if not drafts:
             check_rows_without_draft(speculative)
-        extract_layers = speculative.captured_layers(target.num_layers)
+        extract_layers = captured_layers(speculative, target.num_layers)
         reasons += [speculative.note] if speculative.note else []
     if backend.runs_ops:
         for network in (target, *(draft.network.decoder for draft in drafts)):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.errors import ConfigError, TrtspecError
+from trtspec.errors import ConfigError
 
 
 class DraftsAtHand(Protocol):
@@ -64,8 +62,6 @@ class DecodingConfig:
     network was made for."""
     usual_rows: ClassVar[int | None] = None
     """Rows verified where nobody names a number; None: what follows from other numbers."""
-    transfer: ClassVar[type[Any] | None] = None
-    """What vLLM's ``kv_transfer_config`` is read as, where that is for the method."""
 
     max_draft_len: int
     max_model_len: int | None = None
@@ -87,62 +83,16 @@ class DecodingConfig:
         """The lossy rule that accepts drafts, where one was asked for; None: lossless."""
         return None
 
-    @classmethod
-    def prepare(
-        cls, options: Mapping[str, Any], parse: Callable[[Any], DecodingConfig | None]
-    ) -> Mapping[str, Any]:
-        """The options of a mapping as the class takes them; ``parse`` makes configs of what is one
-        within them."""
-        return options
-
     @property
     def note(self) -> str | None:
         """A line for the log about what was made of the options."""
         return None
-
-    def label(self, member: DecodingConfig) -> str | None:
-        """What messages call one of several `members`; None of the only one."""
-        return None
-
-    @contextmanager
-    def naming(self, member: DecodingConfig) -> Iterator[None]:
-        """Within it, errors say which of several `members` they are about."""
-        try:
-            yield
-        except TrtspecError as error:
-            label = self.label(member)
-            if label is None:
-                raise
-            raise type(error)(f"{label}: {error}") from error
 
     def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
         """Itself, or, where the method is to be chosen, what is chosen.
 
         Raises:
             CheckpointError: a draft that is named cannot be found or read.
-        """
-        return self
-
-    def built(self, folders: Sequence[str]) -> DecodingConfig:
-        """Of several `members`, what an engine folder says that it was built for: the drafts of
-        ``folders`` in it, one for each member with a network, in their order."""
-        raise NotImplementedError(f"{self.method} is one method")
-
-    def captured_layers(self, num_layers: int) -> tuple[int, ...]:
-        """Of which layers of a target with so many it writes the states; ConfigError if there are
-        no such layers."""
-        return ()
-
-    def over_engine(self, captured: tuple[int, ...]) -> DecodingConfig:
-        """Itself over an engine that hands out the states of these layers to be written;
-        ConfigError if that is not what it asks for."""
-        return self
-
-    def ready(self, transfer: Any) -> DecodingConfig:
-        """Itself with what ``kv_transfer_config`` says, ready to run; see `transfer`.
-
-        Raises:
-            ConfigError: what it needs of the machine is not there.
         """
         return self
 

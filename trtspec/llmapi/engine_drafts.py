@@ -10,6 +10,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
+from trtspec.speculative.members import naming
 from trtspec.speculative.registry import methods
 
 
@@ -37,7 +38,7 @@ def find_drafts(
     for member in with_networks(speculation):
         unused = [draft for draft in engine.drafts if draft not in chosen]
         assert speculation is not None, "it has members"
-        with speculation.naming(member):
+        with naming(speculation, member):
             chosen.append(_find_draft(engine, unused, member, at_hand))
     return tuple(chosen)
 

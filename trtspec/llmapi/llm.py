@@ -39,7 +39,8 @@ from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, token
 from trtspec.llmapi.runtime import open_runtime
 from trtspec.llmapi.worker import LiveSequence, Worker
 from trtspec.log import progress, progress_shown
-from trtspec.speculative.options import names_no_method, parse_speculative_config, ready_to_run
+from trtspec.speculative.options import names_no_method, parse_speculative_config
+from trtspec.speculative.recording import over_engine, ready_to_run
 
 
 class LLM:
@@ -99,7 +100,7 @@ class LLM:
             engine = EngineConfig.read(folder)
             drafts = engine.drafts
         if wanted is not None:
-            wanted = wanted.over_engine(engine.extract_layers)
+            wanted = over_engine(wanted, engine.extract_layers)
         limits = check_engine(engine, config)
         self.config = engine
         self.speculation = wanted

@@ -13,7 +13,7 @@ from trtspec.config.strict import strict_config, to_dict
 from trtspec.errors import ConfigError
 from trtspec.executor.schedule.admission import admission_order
 from trtspec.llmapi.peer_options import ALIASES, FOREIGN
-from trtspec.speculative.options import read_transfer
+from trtspec.speculative.recording import read_transfer
 
 
 @strict_config(aliases=ALIASES, foreign=FOREIGN, none_means_default=True)

@@ -13,6 +13,9 @@ from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.recipe import TrainingRecipe
 
+Parser = Callable[[Any], DecodingConfig | None]
+"""Makes a config of what a user wrote; see `parse_speculative_config`."""
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -24,6 +27,23 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Recording:
+    """What is asked of a method that writes the target's hidden states to files.
+
+    transfer: what vLLM's ``kv_transfer_config`` is read as. captured_layers: from its config and
+    the target's number of layers, those whose outputs are written; ConfigError if there are no such
+    layers. over_engine: the config over an engine that hands out these; ConfigError if it asks for
+    others. ready: the config with what ``kv_transfer_config`` says, or None of it, ready to run;
+    ConfigError if what it needs of the machine is not there.
+    """
+
+    transfer: type[Any]
+    captured_layers: Callable[[Any, int], tuple[int, ...]]
+    over_engine: Callable[[Any, tuple[int, ...]], DecodingConfig]
+    ready: Callable[[Any, Any], DecodingConfig]
+
+
+@dataclass(frozen=True)
 class DraftMethod:
     """All that is asked of a method: by the registry, which has one of these for each.
 
@@ -32,6 +52,11 @@ class DraftMethod:
     engines call it, without case, "_" and "-"; ending: how the other names end that mean it.
     model_words: what their users write as the model where the method has none. parallel_of: the
     config whose method becomes this one by vLLM's `parallel_drafting`.
+
+    prepare: what becomes of a mapping of options before its config is made of them; it is given a
+    parser for the configs that lie in them. recording: of one that writes hidden states.
+    over_drafts: of one whose drafts are other methods', its config for the folders of an engine's
+    drafts, one for each member with a network, in their order.
 
     needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
     method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
@@ -54,6 +79,9 @@ class DraftMethod:
     title: str
     needs: Callable[[Any], DrafterNeeds] | None = None
     make: Callable[[Any, Any], Drafter] | None = None
+    prepare: Callable[[Mapping[str, Any], Parser], Mapping[str, Any]] | None = None
+    recording: Recording | None = None
+    over_drafts: Callable[[Any, Sequence[str]], DecodingConfig] | None = None
     spellings: Sequence[str] = ()
     ending: str | None = None
     model_words: Sequence[str] = ()

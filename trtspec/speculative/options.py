@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.speculative_keys import MODEL_ALIASES
-from trtspec.config.strict import check_value, from_dict, to_dict
+from trtspec.config.strict import from_dict, to_dict
 from trtspec.errors import ConfigError
 from trtspec.speculative.registry import DEFAULT, NO_METHOD, method_name, method_names, methods
 
@@ -69,7 +67,8 @@ def parse_speculative_config(
         parallel = (each for each in methods().values() if each.parallel_of is chosen)
         chosen = next((each.options for each in parallel), chosen)
     _refuse_model_words(chosen, options)
-    return from_dict(chosen, chosen.prepare(options, parse_speculative_config))
+    prepare = methods()[chosen.method].prepare
+    return from_dict(chosen, prepare(options, parse_speculative_config) if prepare else options)
 
 
 def _refuse_model_words(chosen: type[DecodingConfig], options: Mapping[str, Any]) -> None:
@@ -91,28 +90,6 @@ def names_no_method(config: object) -> bool:
         return False
     named = {str(config[k]).lower() for k in _DISCRIMINATORS if config.get(k) is not None}
     return named == {NO_METHOD}
-
-
-def read_transfer(label: str, given: Any) -> Any:
-    """vLLM's ``kv_transfer_config``, a mapping or an object, as a method reads it that it is for;
-    ConfigError behind the label for what none can read."""
-    classes = [method.options.transfer for method in methods().values() if method.options.transfer]
-    return check_value(label, given, reduce(or_, [*classes, type(None)]))
-
-
-def ready_to_run(config: DecodingConfig | None, transfer: Any) -> DecodingConfig | None:
-    """A config with what ``kv_transfer_config`` says of it; see `DecodingConfig.ready`.
-
-    Raises:
-        ConfigError: the method has no use for ``transfer``, or lacks something.
-    """
-    if transfer is not None and not (config is not None and config.transfer):
-        takers = [name for name, method in methods().items() if method.options.transfer]
-        raise ConfigError(
-            f"kv_transfer_config is for the method {' or '.join(takers)}, but the speculative "
-            f"method is {config.method if config else None}; leave it out"
-        )
-    return config.ready(transfer) if config else None
 
 
 def speculative_to_dict(config: DecodingConfig) -> dict[str, Any]:

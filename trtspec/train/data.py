@@ -165,7 +165,7 @@ def write_texts(
     if store.num_tokens >= options.tokens:
         return
     store.begin()
-    recorder = next(each for each in methods().values() if each.options.transfer is not None)
+    recorder = next(each for each in methods().values() if each.recording is not None)
     config = {
         "method": recorder.name,
         "capture_layers": list(layers),

@@ -11,7 +11,7 @@ import pytest
 from trtspec.config.tree_decoding import with_networks
 from trtspec.errors import ConfigError
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig
-from trtspec.speculative.hybrid.options import HybridDecodingConfig
+from trtspec.speculative.hybrid.options import HybridDecodingConfig, over_drafts
 from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
@@ -75,7 +75,7 @@ def test_the_drafts_of_an_engine() -> None:
     static = {"method": "eagle", "model": "e1", "eagle_choices": [[0], [1], [0, 0]]}
     mtp = {"method": "mtp", "num_speculative_tokens": 2}
     config = parse({**EAGLE3, "token_map": "map.pt"}, SUFFIX, static, mtp, MEDUSA)
-    recorded = config.built(("draft", "draft_2", "draft_3", "draft_4"))
+    recorded = over_drafts(config, ("draft", "draft_2", "draft_3", "draft_4"))
     assert recorded.drafters[0] == Eagle3DecodingConfig(
         speculative_model="draft", max_draft_len=3, topk=2, num_draft_tokens=7
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -124,7 +124,6 @@ class ExtractHiddenStatesConfig(DecodingConfig):
     """
 
     method: ClassVar[str] = "extract_hidden_states"
-    transfer: ClassVar[type[KvTransferConfig]] = KvTransferConfig
     stands_alone: ClassVar[str | None] = "it drafts nothing, and takes a run of its own"
 
     max_draft_len: int = 1
@@ -175,17 +174,6 @@ class ExtractHiddenStatesConfig(DecodingConfig):
             f"{EAGLE_KEY} {list(inputs)} names layer inputs, which are the outputs of layers "
             f"{outputs}"
         )
-
-    @classmethod
-    def prepare(
-        cls, options: Mapping[str, Any], parse: Callable[[Any], DecodingConfig | None]
-    ) -> Mapping[str, Any]:
-        match options.get("capture_layers"):
-            case [str() as method] if not method.lstrip(
-                "-"
-            ).isdecimal():  # from a command line, where one value is a list too
-                return {**options, "capture_layers": method}
-        return options
 
     def resolve(self, drafts: DraftsAtHand) -> ExtractHiddenStatesConfig:
         """With the layers of a method that is named in their place; ConfigError for one that no
@@ -302,3 +290,11 @@ def _check_ids(key: str, ids: tuple[int, ...], low: int) -> None:
         raise ConfigError(f"{key} {list(ids)} has {min(ids)}; the lowest is {low}, the embeddings")
     if len(set(ids)) != len(ids):
         raise ConfigError(f"{key} {list(ids)} names a layer twice; name each state once")
+
+
+def layers_from_a_command_line(options: Mapping[str, Any], parse: object) -> Mapping[str, Any]:
+    """The name of a method as ``capture_layers``, which a command line makes a list of one word."""
+    match options.get("capture_layers"):
+        case [str() as method] if not method.lstrip("-").isdecimal():
+            return {**options, "capture_layers": method}
+    return options

@@ -3,7 +3,7 @@ AutoDecodingConfig: speculation without a choice of method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,6 +14,8 @@ from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import MAX_TREE_ROWS
 from trtspec.config.tree_decoding import LEFT_OUT, TreeDecodingConfig, agree, rows_of
 from trtspec.errors import ConfigError
+from trtspec.speculative.base import Parser
+from trtspec.speculative.members import member_label, naming
 from trtspec.speculative.suffix import SuffixDecodingConfig
 
 _OF_ONE = Foreign(
@@ -88,45 +90,12 @@ class HybridDecodingConfig(DecodingConfig):
     def num_rows(self) -> int:
         return self.num_draft_tokens
 
-    @classmethod
-    def prepare(
-        cls, options: Mapping[str, Any], parse: Callable[[Any], DecodingConfig | None]
-    ) -> Mapping[str, Any]:
-        """With the configs of the drafters; errors name the one that they are about."""
-        drafters = options.get("drafters")
-        if not isinstance(drafters, (list, tuple)):
-            raise ConfigError(
-                'the method hybrid needs `drafters`, a list of configs such as [{"method": '
-                f'"suffix"}}, {{"method": "eagle3", "model": ...}}], got {drafters!r:.80}'
-            )
-        members = []
-        for i, drafter in enumerate(drafters):
-            try:
-                members.append(parse(drafter))
-            except ConfigError as error:
-                method = drafter.get("method") if isinstance(drafter, Mapping) else None
-                raise ConfigError(f"{_label(i, method)}: {error}") from error
-        if None in members:
-            raise ConfigError(f"drafters[{members.index(None)}] is None; give a method's config")
-        return {**options, "drafters": members}
-
-    def label(self, member: DecodingConfig) -> str | None:
-        return _label(self.drafters.index(member), member.method)
-
     def resolve(self, drafts: DraftsAtHand) -> Self:
         drafters = []
         for member in self.drafters:
-            with self.naming(member):
+            with naming(self, member):
                 drafters.append(member.resolve(drafts))
         return self if tuple(drafters) == self.drafters else replace(self, drafters=tuple(drafters))
-
-    def built(self, folders: Sequence[str]) -> Self:
-        rest = iter(folders)
-        drafters = [
-            each.of_engine(next(rest)) if isinstance(each, TreeDecodingConfig) else each
-            for each in self.drafters
-        ]
-        return replace(self, drafters=tuple(drafters))
 
     def _check_drafters(self) -> None:
         if len(self.drafters) < 2:
@@ -143,10 +112,10 @@ class HybridDecodingConfig(DecodingConfig):
                 (member.typical_acceptance, f": lossy_typical_acceptance is refused: {LOSSY}"),
                 (member.simulate_acceptance, ": simulate_acceptance" + _OF_ALL),
                 (member.adaptive, ": adaptive=True" + _OF_ALL),
-                (first < i, f" is the same as {_label(first, member.method)}; leave one out"),
+                (first < i, f" is the same as {member_label(first, member.method)}; leave one out"),
             ):
                 if refused:
-                    raise ConfigError(_label(i, member.method) + why)
+                    raise ConfigError(member_label(i, member.method) + why)
 
 
 @strict_config(
@@ -202,5 +171,31 @@ class AutoDecodingConfig(DecodingConfig):
         return HybridDecodingConfig(drafters=(SuffixDecodingConfig(), *networks), **common)
 
 
-def _label(index: int, method: str | None) -> str:
-    return f"drafters[{index}]" + (f" ({method})" if method else "")
+def parse_drafters(options: Mapping[str, Any], parse: Parser) -> Mapping[str, Any]:
+    """The options with configs of the drafters; errors name the one that they are about."""
+    drafters = options.get("drafters")
+    if not isinstance(drafters, (list, tuple)):
+        raise ConfigError(
+            'the method hybrid needs `drafters`, a list of configs such as [{"method": '
+            f'"suffix"}}, {{"method": "eagle3", "model": ...}}], got {drafters!r:.80}'
+        )
+    members = []
+    for i, drafter in enumerate(drafters):
+        try:
+            members.append(parse(drafter))
+        except ConfigError as error:
+            method = drafter.get("method") if isinstance(drafter, Mapping) else None
+            raise ConfigError(f"{member_label(i, method)}: {error}") from error
+    if None in members:
+        raise ConfigError(f"drafters[{members.index(None)}] is None; give a method's config")
+    return {**options, "drafters": members}
+
+
+def over_drafts(config: HybridDecodingConfig, folders: Sequence[str]) -> HybridDecodingConfig:
+    """See `DraftMethod.over_drafts`."""
+    rest = iter(folders)
+    drafters = [
+        each.of_engine(next(rest)) if isinstance(each, TreeDecodingConfig) else each
+        for each in config.drafters
+    ]
+    return replace(config, drafters=tuple(drafters))
