@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trtspec import LLM
 from trtspec.backends.packing import RowBatch, RowGroup, pack
-from trtspec.executor.step.verify_call import VerifyInputs, VerifyOutputs
+from trtspec.executor.engines.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import SamplingColumns, sample

@@ -19,7 +19,7 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.verifying import VerifyingSession
 from trtspec.config.kv import CacheLayout
 from trtspec.errors import EngineError
-from trtspec.executor.schedule.buckets import Bucket, extend, no_rows, pad
+from trtspec.executor.engines.buckets import Bucket, extend, no_rows, pad
 from trtspec.executor.step import sampler, sampling_rows
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 

@@ -14,16 +14,16 @@ from typing import Any
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
-from trtspec.executor.drafter import Drafter, NoDrafter
-from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor, StepOutput
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter, NoDrafter
+from trtspec.executor.step.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_model.options import DraftTargetDecodingConfig

@@ -16,13 +16,12 @@ import torch
 from trtspec.backends.packing import RowBatch, RowGroup, pack, pack_plan
 from trtspec.executor.logits.bans import BadWords
 from trtspec.executor.logits.penalties import Penalties
-from trtspec.executor.logits.request_processors import RequestProcessors
-from trtspec.executor.request import Request
-from trtspec.executor.schedule import step_plan
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step import sampling_rows
+from trtspec.executor.step import sampling_rows, step_plan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.request_processors import RequestProcessors
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import sample

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from trtspec import LLM, RequestOutput, SamplingParams
-from trtspec.executor.schedule.step_plan import ScheduledRequest
+from trtspec.executor.step.step_plan import ScheduledRequest
 
 from ..models.tiny_hf import VOCAB, tiny_model
 

@@ -18,8 +18,8 @@ from trtspec.backends.shape import WEIGHTS_NAME
 from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.folder import read_weights
+from trtspec.executor.engines.buckets import greedy_sampling
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.schedule.buckets import greedy_sampling
 from trtspec.speculative.options import parse_speculative_config
 
 from .. import inside

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.models.rows import PackedRows
 from trtspec.speculative.block.backbone import BlockDraft, BlockRows

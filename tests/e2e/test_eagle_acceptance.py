@@ -14,10 +14,10 @@ from torch import Tensor
 
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 
 from .eagle_heads import (

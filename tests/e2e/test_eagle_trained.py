@@ -16,7 +16,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup
 from trtspec.bench.data.dataset import held_out_prompts
 from trtspec.builder.locate import find_model
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 
 from .eagle_heads import LAYER_IDS, eagle

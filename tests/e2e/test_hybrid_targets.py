@@ -15,10 +15,10 @@ import torch
 from trtspec import LLM, SamplingParams
 from trtspec.errors import ConfigError
 from trtspec.executor.engines.model_engine import ModelEngine
+from trtspec.executor.engines.step_states import StateMoves
 from trtspec.executor.schedule.resources import ResourceManager
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
-from trtspec.executor.step.step_states import StateMoves
 from trtspec.models.mixers.gated_delta import GatedDelta
 from trtspec.models.mixers.mamba2 import Mamba2
 from trtspec.models.state_rows import StateRows

@@ -11,7 +11,7 @@ import pytest
 
 from trtspec import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.medusa.drafter import MedusaDrafter
 

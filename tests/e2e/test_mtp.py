@@ -20,7 +20,7 @@ from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.mtp.shape import MtpConfig
 from trtspec.speculative.options import parse_speculative_config

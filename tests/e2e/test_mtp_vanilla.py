@@ -18,8 +18,8 @@ from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import ConfigError
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
+from trtspec.executor.step.request import Request
 from trtspec.speculative.eagle.network import EagleDraft
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig

@@ -15,7 +15,7 @@ from trtspec import LLM, SamplingParams, build
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.tree import TreeShape
 from trtspec.errors import ConfigError, RequestError
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.models.causal_lm import new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.ops.sampling import SamplingColumns, draft_candidates

@@ -17,7 +17,7 @@ import trtspec.speculative.eagle.checkpoint
 from checkpoint_converters.capture import Capture
 from trtspec import SamplingParams
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.parallel.rollout import MaskedRows, ParallelRollout
 from trtspec.speculative.token_drafter import TokenDrafter

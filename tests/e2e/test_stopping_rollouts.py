@@ -14,8 +14,8 @@ from trtspec.backends.packing import RowGroup
 from trtspec.builder.plan import plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.errors import ConfigError
+from trtspec.executor.engines.buckets import greedy_sampling
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.schedule.buckets import greedy_sampling
 from trtspec.speculative.options import parse_speculative_config
 
 from .. import inside

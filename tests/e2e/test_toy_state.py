@@ -35,10 +35,10 @@ from trtspec.engine.graphs import engine_graphs
 from trtspec.errors import ConfigError, EngineError
 from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.executor.engines.model_engine import ModelEngine
+from trtspec.executor.engines.step_states import StateMoves
 from trtspec.executor.schedule.resources import ResourceManager
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
-from trtspec.executor.step.step_states import StateMoves
 from trtspec.llmapi import resources
 from trtspec.models.block import Block
 from trtspec.models.block_map import BLOCKS

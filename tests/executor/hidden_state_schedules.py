@@ -14,13 +14,13 @@ from torch import Tensor
 from trtspec.backends.packing import RowBatch, RowGroup
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DraftCacheNeeds
 from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
+from trtspec.executor.step.drafter import DraftCacheNeeds
+from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.ops.sequence import UNLIMITED
 from trtspec.speculative.eagle.options import Eagle3DecodingConfig

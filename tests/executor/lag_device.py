@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest
-from trtspec.executor.step.resident import Entered, Patch
+from trtspec.executor.resident import Entered, Patch
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowBatch
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
-from trtspec.executor.request import Request
+from trtspec.executor.engines.step_states import StateMoves, TakenNodes
 from trtspec.executor.schedule.resources import DraftCache
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
-from trtspec.executor.step.step_states import StateMoves, TakenNodes
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 

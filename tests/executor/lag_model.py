@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 
 Rows = list[int | None]
 """The rows of a cache, by slot."""

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, decoders, models
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.executor.py_executor import PyExecutor, StepOutput
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
+from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.executor.text.token_decoder import TokenDecoder
 from trtspec.ops.kv_cache import StateSizes

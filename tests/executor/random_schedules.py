@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DraftCacheNeeds, DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 
 from .kv_cache_reference import PlainKVCacheManager

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.executor.drafter import DrafterNeeds
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 
 

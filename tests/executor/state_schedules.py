@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from trtspec.executor.drafter import DraftCacheNeeds
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.engines.step_states import StateMoves, TakenNodes
+from trtspec.executor.step.drafter import DraftCacheNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
-from trtspec.executor.step.step_states import StateMoves, TakenNodes
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.kv_cache import StateSizes
 from trtspec.ops.tree import TokenTree

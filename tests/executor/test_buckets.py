@@ -13,7 +13,7 @@ import trtspec.executor.engines.kv_tensors as module
 from trtspec import LLM, SamplingParams
 from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.schedule.buckets import (
+from trtspec.executor.engines.buckets import (
     Bucket,
     RowBuckets,
     different_rows,

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from trtspec.backends.packing import RowGroup
 from trtspec.errors import EngineError
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 

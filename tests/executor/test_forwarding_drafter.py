@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from trtspec.executor.drafter import Drafter, DrafterNeeds, NoDrafter
-from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds, NoDrafter
+from trtspec.executor.step.forwarding_drafter import ForwardingDrafter
 
 ASKED = sorted({*vars(Drafter), *Drafter.__annotations__})
 ASKED = [name for name in ASKED if not name.startswith("_")]

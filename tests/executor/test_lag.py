@@ -13,10 +13,10 @@ from trtspec.errors import ConfigError
 from trtspec.executor import py_executor
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor, StepOutput
-from trtspec.executor.request import Request
+from trtspec.executor.resident import Patch
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import StepPlan
-from trtspec.executor.step.resident import Patch
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.options import parse_speculative_config
 from trtspec.speculative.registry import drafter_needs

@@ -22,8 +22,8 @@ from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.executor.engines import pass_rollout
+from trtspec.executor.engines.buckets import greedy_sampling
 from trtspec.executor.engines.pass_rollout import PassRollout, StopRule
-from trtspec.executor.schedule.buckets import greedy_sampling
 from trtspec.speculative.tree_levels import make_levels
 
 NONE = -math.inf

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 
 from .kv_cache_reference import PlainKVCacheManager
 from .random_schedules import PlainSimulation, Simulation

@@ -15,9 +15,9 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.errors import EngineError
 from trtspec.executor.logits.logits_mask import LogitsMask, columns_of
 from trtspec.executor.logits.logits_processor import LogitsProcessor
-from trtspec.executor.logits.request_processors import RequestProcessors
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.request_processors import RequestProcessors
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import mask_logits, pack_bits
 from trtspec.ops.tree import TokenTree

@@ -8,10 +8,10 @@ import pytest
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.kv_cache import StateSizes
 

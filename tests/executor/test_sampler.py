@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.engines.verify_call import VerifyOutputs
 from trtspec.executor.step import sampling_rows
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import REASONS
-from trtspec.executor.step.verify_call import VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.sampling import COLUMN_DTYPES, sample

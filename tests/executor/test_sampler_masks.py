@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.logits.request_processors import LogitsChange, RequestProcessors
-from trtspec.executor.request import Request
 from trtspec.executor.step import sampling_rows
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.step.sampler import Sampler
 from trtspec.executor.step.verification import places
 from trtspec.ops.draft_batch import DraftBatch

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.request import Request
+from trtspec.executor.engines.verify_call import VerifyOutputs
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
 from trtspec.executor.step.simulation import SimulatedAcceptance
-from trtspec.executor.step.verify_call import VerifyOutputs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError, RequestError
-from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import DraftCacheNeeds, DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 
 CHAIN = DrafterNeeds(max_nodes=3, max_depth=3)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.admission import by_priority
 from trtspec.executor.schedule.scheduler import OrderError
+from trtspec.executor.step.request import Request
 
 from .test_scheduler import CHAIN, add, make, rows, run
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
 from trtspec.executor.step.simulation import SimulatedAcceptance, uniform
 from trtspec.ops.sampling import philox_reference

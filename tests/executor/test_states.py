@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.engines.step_states import StateMoves
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
-from trtspec.executor.step.step_states import StateMoves
 
 from .state_schedules import StateSimulation, state_world
 

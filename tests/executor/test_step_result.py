@@ -7,8 +7,8 @@ import random
 import torch
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult, TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

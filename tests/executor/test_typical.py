@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
 from trtspec.executor.step.typical import TypicalAcceptance, distribution
 from trtspec.ops.sampling import sample

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

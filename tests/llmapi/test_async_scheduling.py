@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import TrtspecError
 from trtspec.executor.overlap import Overlap
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput

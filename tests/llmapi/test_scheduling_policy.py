@@ -9,8 +9,8 @@ import pytest
 
 from trtspec import LLM, RequestOutput, SamplingParams
 from trtspec.errors import ConfigError, RequestError, TrtspecError
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.scheduler import OrderError
+from trtspec.executor.step.request import Request
 from trtspec.llmapi.options import LLMConfig
 
 from .conftest import TextModel

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

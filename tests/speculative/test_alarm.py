@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DrafterNeeds, NoDrafter
 from trtspec.executor.logits.logit_bias import LogitBias
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DrafterNeeds, NoDrafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from trtspec.bench.doctor.agreement import WatchedDrafter
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Drafter, NoDrafter
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import Drafter, NoDrafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_runtime import DraftRuntime

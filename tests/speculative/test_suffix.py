@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.tree import TokenTree
 from trtspec.speculative.suffix.drafter import SuffixDrafter

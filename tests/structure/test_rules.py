@@ -141,7 +141,7 @@ BROKEN = [
         "aoti, allowed and not there",
         {"cpp/include/trtspec/runtime/backend.hpp": '"onnx" "tensorrt"'},
     ),
-    ("executor-drafter", "no Protocol", {"trtspec/executor/drafter.py": "class Drafter: ..."}),
+    ("executor-drafter", "no Protocol", {"trtspec/executor/step/drafter.py": "class Drafter: ..."}),
     (
         "executor-drafter",
         "TreeDrafter",
@@ -230,7 +230,7 @@ CLEAN: list[dict[str, str]] = [
         "trtspec/models/feed_forwards/f.py": "isinstance(f, FSpec)",
         "trtspec/train/a.py": "FSpec.maybe(f)\nisinstance(f, Other)\nx == FSpecs",
     },
-    {"trtspec/executor/drafter.py": "class Drafter(Protocol): ...\nclass NoDrafter: ..."},
+    {"trtspec/executor/step/drafter.py": "class Drafter(Protocol): ...\nclass NoDrafter: ..."},
     {"trtspec/ops/a.py": "\n" * 400, "cpp/data/trace.jsonl": "\n" * 999},
     {"trtspec/lib/a.py": "\n" * 401, "build/bare/a.py": "import nothing", ".venv/x/a.py": ""},
 ]

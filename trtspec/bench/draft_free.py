@@ -27,9 +27,9 @@ from trtspec.bench.doctor.agreement import matched_depth
 from trtspec.bench.runs.methods import fitting_methods, read_methods
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Drafter
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.registry import make_drafter

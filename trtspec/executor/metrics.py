@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trtspec.errors import TrtspecError
-from trtspec.executor.drafter import Drafter
 from trtspec.executor.overlap import Overlap
+from trtspec.executor.step.drafter import Drafter
 
 
 class SpeculativeMetrics:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
-from trtspec.executor.drafter import Drafter
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
-from trtspec.executor.request import Request
+from trtspec.executor.resident import ResidentEngine, ResidentSteps, confirmed
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import OrderError, Scheduler
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.acceptance_rule import AcceptanceRule
-from trtspec.executor.step.resident import ResidentEngine, ResidentSteps, confirmed
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult, TokenLogprobs
 from trtspec.executor.step.verification import Verification
 from trtspec.executor.text.stopping import StopChecker

@@ -23,8 +23,8 @@ from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
 from trtspec.engine.open import WeightReader
 from trtspec.errors import ConfigError, RequestError, TrtspecError
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.admission import admission_order
+from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.guided.guides import Guides
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts

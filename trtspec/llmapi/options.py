@@ -43,7 +43,7 @@ class LLMConfig:
     "priority": those of the lowest ``priority`` (see `LLM.generate`), and among these in order of
     arrival. Or a function, which gets a tuple of the waiting requests and returns all of them in
     the order in which they are to begin. It may read, and not change, what
-    `trtspec.executor.request.Request` describes: ``id``, ``priority``, ``params``, ``tokens``,
+    `trtspec.executor.step.request.Request` describes: ``id``, ``priority``, ``params``, ``tokens``,
     ``num_prompt_tokens``, ``num_output_tokens`` (above 0: it ran, and lost its blocks to others),
     ``max_output_tokens`` and ``arrival_time``. The worker's thread asks it before each step in
     which several wait and one may begin, so it must be fast and cannot call the LLM. Where it

@@ -18,9 +18,9 @@ from trtspec.engine.memory import (
     state_bytes,
 )
 from trtspec.errors import EngineError
-from trtspec.executor.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
+from trtspec.executor.step.drafter import DraftCacheNeeds, DrafterNeeds
 from trtspec.llmapi.limits import Limits
 from trtspec.log import logger
 from trtspec.models.layer_facts import keeps_states

@@ -22,7 +22,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import OpenDraft, OpenSessions, WeightReader, open_sessions, verifies
 from trtspec.errors import ConfigError
-from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
+from trtspec.executor.engines.buckets import RowBuckets
 from trtspec.executor.engines.counted_engine import CountedEngine
 from trtspec.executor.engines.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.engines.heads_engine import HeadsEngine
@@ -32,11 +32,11 @@ from trtspec.executor.engines.pass_rollout import PassRollout
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.schedule.buckets import RowBuckets
 from trtspec.executor.schedule.led_caches import LedCaches
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Order, Scheduler
 from trtspec.executor.step.acceptance_rule import AcceptanceRule
+from trtspec.executor.step.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
 from trtspec.executor.step.simulation import SimulatedAcceptance
 from trtspec.executor.step.typical import TypicalAcceptance
 from trtspec.llmapi.cache_sizes import CacheSizes

@@ -12,7 +12,7 @@ from trtspec.distributed.cores import keep_to_share
 from trtspec.distributed.followers import Followers
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.py_executor import PyExecutor, StepOutput
-from trtspec.executor.request import Request, Transfer
+from trtspec.executor.step.request import Request, Transfer
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trtspec.executor.drafter import Drafter
 from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch

@@ -7,8 +7,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from trtspec.config.decoding import DecodingConfig
-from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.engines.counted_engine import CountedEngine
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds
 from trtspec.speculative.draft_kind import DraftKind
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.recipe import TrainingRecipe

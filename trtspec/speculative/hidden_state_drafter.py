@@ -10,11 +10,11 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.engines.model_engine import ModelEngine
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 

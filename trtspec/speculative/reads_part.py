@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trtspec.executor.drafter import Drafter
-from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 
 

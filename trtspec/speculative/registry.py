@@ -13,7 +13,7 @@ from trtspec.config.draft import DraftConfig
 from trtspec.config.speculative_keys import METHODS_ELSEWHERE
 from trtspec.config.strict import key_rules, nearest
 from trtspec.errors import ConfigError
-from trtspec.executor.drafter import Drafter, DrafterNeeds
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds
 from trtspec.speculative.alarm import AlarmedDrafter
 from trtspec.speculative.assistant.method import ASSISTANT
 from trtspec.speculative.base import DraftMethod, Steps

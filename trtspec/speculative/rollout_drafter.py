@@ -10,13 +10,13 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampling_rows import root_columns
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.draft_runtime import DraftRuntime

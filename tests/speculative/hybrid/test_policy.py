@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 

@@ -15,7 +15,7 @@ from trtspec.backends.packing import RowGroup, pack
 from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.executor.schedule.buckets import Bucket, extend, pad
+from trtspec.executor.engines.buckets import Bucket, extend, pad
 from trtspec.models.causal_lm import CausalLM, new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.speculative.eagle.shape import EagleConfig

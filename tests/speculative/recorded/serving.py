@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
+from trtspec.executor.step.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree

@@ -8,11 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.engines.heads_engine import HeadsEngine
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.draft_runtime import DraftRuntime
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs

@@ -15,11 +15,11 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import EngineConfig
-from trtspec.executor.drafter import Drafter
-from trtspec.executor.engines.forwarding_drafter import ForwardingDrafter
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.forwarding_drafter import ForwardingDrafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits

@@ -22,9 +22,9 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.engine.folder import EngineConfig
 from trtspec.errors import ConfigError
+from trtspec.executor.engines.buckets import greedy_sampling
 from trtspec.executor.engines.counted_engine import CountedEngine
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.schedule.buckets import greedy_sampling
 from trtspec.llmapi.engine_drafts import find_drafts
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.runtime import open_runtime

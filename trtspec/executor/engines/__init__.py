@@ -1,1 +1,1 @@
-"""Model engines with their caches, and the loops over them that draft pass by pass."""
+"""Model engines with their caches, and rollouts that run pass by pass."""

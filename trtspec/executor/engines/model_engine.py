@@ -12,11 +12,7 @@ from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging, to_host
-from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.engines.engine_parts import EngineSessions, NetworkFacts
-from trtspec.executor.engines.kv_tensors import KVTensors
-from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.schedule.buckets import (
+from trtspec.executor.engines.buckets import (
     Bucket,
     RowBuckets,
     different_rows,
@@ -26,8 +22,12 @@ from trtspec.executor.schedule.buckets import (
     pad,
     unpad,
 )
-from trtspec.executor.step.step_states import StateMoves, TakenNodes
-from trtspec.executor.step.verify_call import VerifyInputs, VerifyOutputs
+from trtspec.executor.engines.counted_engine import CountedEngine
+from trtspec.executor.engines.engine_parts import EngineSessions, NetworkFacts
+from trtspec.executor.engines.kv_tensors import KVTensors
+from trtspec.executor.engines.pass_rollout import StopRule
+from trtspec.executor.engines.step_states import StateMoves, TakenNodes
+from trtspec.executor.engines.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops.sampling import SamplingColumns
 
 _NOTHING_TO_VERIFY = VerifyInputs(

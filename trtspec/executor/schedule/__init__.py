@@ -1,1 +1,1 @@
-"""Which rows a step feeds, and the books of every cache: planned, reserved, committed, freed."""
+"""The books of every cache, and which rows a step feeds."""

@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import Any
 
 from trtspec.errors import ConfigError
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.scheduler import Order
+from trtspec.executor.step.request import Request
 
 
 def by_priority(waiting: Sequence[Request]) -> Sequence[Request]:

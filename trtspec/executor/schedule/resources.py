@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.packing import RowGroup
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.engines.step_states import StateMoves
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
-from trtspec.executor.step.step_states import StateMoves
 from trtspec.ops.kv_cache import KVCache
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from trtspec.errors import ConfigError, RequestError
-from trtspec.executor.drafter import DrafterNeeds
-from trtspec.executor.request import Request
+from trtspec.executor.engines.step_states import StepStates
 from trtspec.executor.schedule.resources import ResourceManager
-from trtspec.executor.schedule.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step.step_states import StepStates
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 
 Order = Callable[[Sequence[Request]], Sequence[Request]]
 """A policy: the requests that wait, in the order in which they are to be admitted."""

@@ -1,1 +1,1 @@
-"""What a step gives: rows sampled, drafts verified, tokens emitted, states moved."""
+"""What travels through a step (plan, drafts, result), and how rows are sampled and verified."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.executor.step.simulation import SimulatedAcceptance
 from trtspec.ops.tree import TokenTree
 

@@ -10,15 +10,15 @@ from torch import Tensor
 from trtspec.backends.staging import Staging
 from trtspec.errors import TrtspecError
 from trtspec.executor.engines.model_engine import ModelEngine
+from trtspec.executor.engines.verify_call import VerifyOutputs
 from trtspec.executor.logits.logits_mask import columns_of
-from trtspec.executor.logits.request_processors import LogitsChange, RequestProcessors
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
 from trtspec.executor.step import sampling_rows
 from trtspec.executor.step.acceptance_rule import AcceptanceRule
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.step.simulation import SimulatedAcceptance
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.verification import Verification, places
-from trtspec.executor.step.verify_call import VerifyOutputs
 from trtspec.ops.acceptance import accept
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import MaskColumns, mask_logits

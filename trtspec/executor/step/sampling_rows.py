@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.staging import to_host
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.engines.verify_call import VerifyInputs, VerifyOutputs
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import REASONS, StepResult
-from trtspec.executor.step.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import MaskColumns

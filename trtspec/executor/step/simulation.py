@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.ops.sampling import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 
 _WORD = 0xFFFFFFFF

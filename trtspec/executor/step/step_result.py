@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.ops.draft_batch import DraftBatch
 
 REASONS = (None, "stop", "length", "error")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.config.typical_acceptance import TypicalAcceptanceConfig
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.ops.tree import TokenTree
 
 

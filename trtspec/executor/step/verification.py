@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.staging import to_host
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult, TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
 

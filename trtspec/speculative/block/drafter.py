@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
-from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.request import Request
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
 from trtspec.speculative.rollout_drafter import rollout_needs
 

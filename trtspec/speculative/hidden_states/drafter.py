@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hidden_states.files import HiddenFileWriter

@@ -118,7 +118,7 @@ def read_header(path: Path) -> tuple[int, tuple[int, ...]]:
 
 
 class HiddenFile:
-    """A file on its way; a `trtspec.executor.request.Transfer`."""
+    """A file on its way; a `trtspec.executor.step.request.Transfer`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence, Set
 from itertools import accumulate
 
-from trtspec.executor.drafter import Drafter
 from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.acceptance import Acceptance

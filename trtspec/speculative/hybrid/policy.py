@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from trtspec.executor.request import Request
+from trtspec.executor.step.request import Request
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.costs import CostTable, Floats, Mean
 from trtspec.speculative.hybrid.member import Member

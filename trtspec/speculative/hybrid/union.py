@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from trtspec.executor.drafter import Drafter, DrafterNeeds
 from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.speculative.hybrid.costs import CostTable

@@ -7,11 +7,11 @@ from collections.abc import Sequence, Set
 import torch
 from torch import Tensor
 
-from trtspec.executor.drafter import DrafterNeeds
 from trtspec.executor.engines.heads_engine import HeadsEngine
 from trtspec.executor.engines.pass_rollout import StopRule
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.medusa.options import MedusaDecodingConfig
 from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.draft_batch import DraftBatch

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trtspec.backends.packing import RowBatch, pack_plan
 from trtspec.config.kv import CacheLayout
-from trtspec.executor.request import Request
-from trtspec.executor.step.step_states import StepStates
+from trtspec.executor.engines.step_states import StepStates
+from trtspec.executor.step.request import Request
 from trtspec.ops.draft_batch import DraftBatch
 
 

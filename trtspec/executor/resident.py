@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from trtspec.executor.drafter import Drafter
-from trtspec.executor.request import Request
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Scheduler
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.executor.step.verification import Verification
 

@@ -16,8 +16,8 @@ from trtspec.executor.logits.logit_bias import LogitBias
 from trtspec.executor.logits.logits_mask import LogitsMask, columns_of
 from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.executor.logits.penalties import Penalties
-from trtspec.executor.request import Request
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.logits_mask import mask_logits

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from trtspec.executor.drafter import Drafter
 from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 

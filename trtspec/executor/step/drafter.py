@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from trtspec.config.draft_window import DraftWindow
 from trtspec.errors import ConfigError
 from trtspec.executor.engines.counted_engine import CountedEngine
-from trtspec.executor.schedule.step_plan import StepPlan
+from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
 
