@@ -14,7 +14,7 @@ import torch
 
 from trtspec.errors import ConfigError, TrainingError
 from trtspec.train.checkpoint import claim, load_state
-from trtspec.train.stop import asked_to_stop
+from trtspec.train.run import asked_to_stop
 from trtspec.train.trainer import Trainer, steps_of
 from trtspec.train.windows import RecordedTexts
 

@@ -14,13 +14,34 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from trtspec.config.rope import RopeConfig
+from trtspec.models.rope import inverse_frequencies
 from trtspec.optional import import_optional
 from trtspec.speculative.recipe import ATTENTION, HeadRequest, TrainingRecipe
 from trtspec.train.products import product_dtype
-from trtspec.train.rotary import Rotary
 from trtspec.train.target import TrainingTarget
 from trtspec.train.teacher import Teacher
 from trtspec.train.windows import Window
+
+
+class Rotary(nn.Module):
+    """Plain rotary embedding of heads of ``head_dim`` elements. Its frequencies are no part of a
+    checkpoint."""
+
+    inv_freq: Tensor
+
+    def __init__(self, theta: float, head_dim: int) -> None:
+        super().__init__()
+        frequencies, _ = inverse_frequencies(RopeConfig(theta), head_dim)
+        self.register_buffer("inv_freq", frequencies, persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cos and sin ``[B, T, head_dim]`` of ``position_ids [B, T] i64``, in the dtype of x."""
+        with torch.autocast(x.device.type, enabled=False):
+            half = position_ids[..., None].float() * self.inv_freq
+            angles = torch.cat((half, half), -1)
+            return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
 
 _PURPOSE, _EXTRA = "training a draft", "'trtspec[train]'"
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"

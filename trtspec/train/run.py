@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -40,12 +42,32 @@ from trtspec.train.modelopt_head import ModelOptHead, require_modelopt
 from trtspec.train.options import TrainOptions
 from trtspec.train.plan import TrainingPlan
 from trtspec.train.products import efficiency, measure_gflops
-from trtspec.train.stop import asked_to_stop
 from trtspec.train.target import TrainingTarget
 from trtspec.train.text_store import TextStore
 from trtspec.train.trainer import Schedule, Trainer, steps_of
 from trtspec.train.windows import RecordedTexts
 from trtspec.version import __version__
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM has come since; a second SIGINT interrupts at once. For the main
+    thread of a program."""
+    asked = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 _FUSES_FROM = 300
 """Steps from which on fusing what passes over the vocabulary pays for compiling it."""

@@ -19,7 +19,7 @@ from trtspec.executor.engines.buckets import Bucket, extend, pad
 from trtspec.models.causal_lm import CausalLM, new_caches
 from trtspec.models.rows import PackedRows
 from trtspec.speculative.eagle.shape import EagleConfig
-from trtspec.speculative.parallel.network import PEagleDraft
+from trtspec.speculative.parallel.graphs import PEagleDraft
 from trtspec.speculative.parallel.rollout import ParallelRollout
 from trtspec.speculative.parallel.shape import PardConfig, PEagleConfig
 

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from torch import Tensor, nn
+
 from trtspec.backends.parts import OpenParts, Part, PartRole, RowMethod
+from trtspec.backends.session import GraphSession
 from trtspec.models.signature import heads_signature
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT, Built, DraftGraph, DraftKind
 from trtspec.speculative.marginals import MarginalTree
 from trtspec.speculative.medusa.network import MedusaHeads
 from trtspec.speculative.medusa.rollout import HeadsRollout
 from trtspec.speculative.medusa.shape import MedusaConfig
-from trtspec.speculative.medusa.stand_in import MarginalsNetwork
+
+
+class MarginalsNetwork(nn.Module):
+    """A draft network without K/V, for a rollout (see `trtspec.speculative.medusa.rollout`)."""
+
+    token_map: Tensor | None = None
+
+    def __init__(self, session: GraphSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def marginals(self, hidden: Tensor) -> Tensor:
+        """See `MarginalNetwork.marginals`."""
+        return self._session.run([hidden.contiguous()])[0]
+
 
 _MARGINALS = "marginals"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
 from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.eagle import expected
-from trtspec.speculative.mtp.checkpoint_parts import unrun_parts
 from trtspec.speculative.mtp.families import (
     LAYER,
     MODULES,
@@ -43,6 +43,24 @@ from trtspec.speculative.mtp.families import (
 from trtspec.speculative.mtp.modules_shape import MtpModulesConfig
 from trtspec.speculative.mtp.options import MtpDecodingConfig
 from trtspec.speculative.mtp.shape import MtpConfig
+
+_NOT_RUN = (
+    (r"linear_attn\.", "linear attention"),
+    (r"self_attn\.\w*sink\w*", "attention sinks"),
+)
+
+
+def unrun_parts(layer_parts: Iterable[str]) -> list[str]:
+    """What of a module's decoder layer this version does not run, each with a tensor that shows
+    it."""
+    names = sorted(layer_parts)
+    found = []
+    for pattern, what in _NOT_RUN:
+        name = next((name for name in names if re.match(pattern, name)), None)
+        if name is not None:
+            found.append(f"{what}, tensor {name}")
+    return found
+
 
 _SUPPORTED = "supported: grouped-query or latent attention, SwiGLU or experts"
 _IGNORED = (r".*\.rotary_emb\.inv_freq",)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
+from trtspec.config.model import ModelConfig
 from trtspec.config.tree import TreeShape
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.registry import IN_PANELS
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.signature import rollout_signature
 from trtspec.speculative.draft_kind import (
@@ -15,7 +21,6 @@ from trtspec.speculative.draft_kind import (
 )
 from trtspec.speculative.eagle import EagleDraft
 from trtspec.speculative.marginals import MarginalTree
-from trtspec.speculative.parallel.network import PEagleDraft
 from trtspec.speculative.parallel.pard2 import MODEL_TOKEN_MAP, Pard2Draft
 from trtspec.speculative.parallel.rollout import ParallelRollout, RootStateRollout
 from trtspec.speculative.parallel.shape import Pard2Config, PardConfig, PEagleConfig
@@ -27,6 +32,24 @@ from trtspec.speculative.pass_graphs import (
     token_parts,
     token_passes,
 )
+
+
+class PEagleDraft(EagleDraft):
+    """`EagleDraft` with ``mask_hidden [n * H_t]`` besides (P-EAGLE, arXiv 2602.01469). It takes the
+    place of the target's states in mask rows, so it goes through ``fuse`` as those do."""
+
+    mask_hidden: Tensor
+
+    def __init__(
+        self,
+        config: PEagleConfig,
+        target: ModelConfig,
+        dtype: torch.dtype,
+        *,
+        formats: NetworkFormats = IN_PANELS,
+    ) -> None:
+        super().__init__(config, target, dtype, formats=formats)
+        self.register_buffer("mask_hidden", torch.empty(config.hidden_in, dtype=dtype))
 
 
 def _rollout(config: PardConfig | PEagleConfig, built: Built) -> DraftGraph:
