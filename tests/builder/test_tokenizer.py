@@ -137,7 +137,7 @@ def refuse_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*args: object, **options: object) -> None:
         raise AssertionError("built")
 
-    monkeypatch.setattr(llm_module, "cached_engine", built)
+    monkeypatch.setattr("trtspec.llmapi.opened.cached_engine", built)
     monkeypatch.setattr("trtspec.commands.build.build_engine", built)
 
 

@@ -12,35 +12,32 @@ from typing import Any
 
 from tqdm import tqdm
 
-from trtspec.builder.build_engine import cached_engine
 from trtspec.builder.locate import find_model
-from trtspec.builder.pair import check_draft_depth
-from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.builder.tokenizer import further_ends
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
-from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
+from trtspec.engine.folder import EngineConfig
 from trtspec.engine.open import WeightReader
 from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.schedule.admission import admission_order
 from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.guided.guides import Guides
-from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
-from trtspec.llmapi.engines import check_engine, plan_engine
+from trtspec.llmapi.engines import check_engine
 from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.opened import OpenedEngine
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import CompletionOutput, EngineLoad, RequestOutput, acceptance_of
 from trtspec.llmapi.peer_options import part_speculation
 from trtspec.llmapi.priorities import read_priorities
 from trtspec.llmapi.process import check_process, claim_process
-from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt, tokenizer_of
+from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt
 from trtspec.llmapi.runtime import open_runtime
 from trtspec.llmapi.worker import LiveSequence, Worker
 from trtspec.log import progress, progress_shown
 from trtspec.speculative.options import names_no_method, parse_speculative_config
-from trtspec.speculative.recording import over_engine, ready_to_run
+from trtspec.speculative.recording import ready_to_run
 
 
 class LLM:
@@ -74,37 +71,16 @@ class LLM:
         config = LLMConfig(**options)
         if speculative_config is True:
             raise ConfigError("speculative_config=True names no method; give a config or None")
-        drafts_nothing = speculative_config is False or names_no_method(speculative_config)
+        uses_built_drafts = not (speculative_config is False or names_no_method(speculative_config))
         asked = None if speculative_config is False else speculative_config
         wanted = ready_to_run(parse_speculative_config(asked), config.kv_transfer_config)
         path = find_model(model)
-        if is_engine_folder(path):
-            folder, engine = path, EngineConfig.read(path)
-            built = built_speculation(engine)
-            if wanted is None and not drafts_nothing:
-                wanted = built
-            at_hand = TargetDrafts(self._source(folder, engine), None, None, built, engine.by_pass)
-            if wanted is not None:
-                wanted = wanted.resolve(at_hand)
-                check_draft_depth(engine.target, wanted)
-            drafts = find_drafts(engine, wanted, at_hand)
-            for draft in drafts:
-                draft.tell_doubts(path / draft.folder)
-            tokenizer = tokenizer_of(config, path / TOKENIZER_FOLDER)
-        else:
-            plan = plan_engine(path, config, wanted)
-            wanted = plan.speculation
-            tokenizer = tokenizer_of(config, path)  # before a build, which would be for nothing
-            with progress_shown(config.verbose):
-                folder = cached_engine(plan)
-            engine = EngineConfig.read(folder)
-            drafts = engine.drafts
-        if wanted is not None:
-            wanted = over_engine(wanted, engine.extract_layers)
+        opened = OpenedEngine.of(path, config, wanted, uses_built_drafts, self._source)
+        engine, tokenizer = opened.engine, opened.tokenizer
         limits = check_engine(engine, config)
         self.config = engine
-        self.speculation = wanted
-        self._deepest_drafts = 0 if wanted is None else wanted.max_draft_len
+        self.speculation = opened.speculation
+        self._deepest_drafts = 0 if self.speculation is None else self.speculation.max_draft_len
         self.limits = limits
         # The tokenizer may be another than the build's.
         ends = (*engine.target.eos_token_ids, *further_ends(tokenizer, engine.target))
@@ -119,10 +95,10 @@ class LLM:
         claim_process()
         with progress_shown(config.verbose), progress("load the engine", is_long=False):
             self._runtime = open_runtime(
-                *(folder, engine, drafts, limits, wanted, config.kv_cache_config, graphs),
-                config.async_scheduling,
+                *(opened.folder, engine, opened.drafts, limits, opened.speculation),
+                *(config.kv_cache_config, graphs, config.async_scheduling),
                 order=order,
-                weights=self._weights(folder, engine),
+                weights=self._weights(opened.folder, engine),
             )
         self._executor = self._runtime.executor
         self._ids = itertools.count()
