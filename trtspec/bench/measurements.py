@@ -1,26 +1,24 @@
 """Writes MEASUREMENTS.md, the front page's tables and the picture from the result files.
 
-    python -m trtspec.bench.measurements [--picture]
+    python -m trtspec.bench.measurements
 
-A result is replaced by running the command that stands in its file again with `--output
-trtspec/bench/results/<name>.json`, then this (--picture needs the extra ``trtspec[bench]``). A new
-one is a `Table` below as well.
+To replace a result, run the command in its file again with `--output
+trtspec/bench/results/<name>.json`, then this. A new result also needs a `Table` in
+`measured_tables`.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from string import Formatter
 from textwrap import fill
 from typing import Any
 
+from trtspec.bench.pictures.speed import draw_speed
 from trtspec.bench.report.measured_tables import FRONT, PAIR, SECTIONS, Table
-from trtspec.bench.report.picture import new_figure, plain, write_picture
 from trtspec.bench.report.result_file import load, rows
 
 RESULTS = Path(__file__).parent / "results"
@@ -91,30 +89,13 @@ def front_page(text: str) -> str:
     return f"{before}{BEGIN}{tables}\n{END}{after}"
 
 
-def picture_key() -> str:
-    """Tells from which result a picture was drawn."""
-    return blake2b((RESULTS / f"{PAIR.file}.json").read_bytes(), digest_size=16).hexdigest()
-
-
-def draw(path: Path) -> None:
-    """The picture: how many times trtspec's plain decoding each engine and method is, a panel for
-    each kind of question."""
-    found = [row for row in rows(load(RESULTS / f"{PAIR.file}.json")) if PAIR.takes(row)]
-    engines = list(dict.fromkeys(row["engine"] for row in found))
-    figure = new_figure(11, 2.6)
-    panels = figure.subplots(1, len(PAIR.columns), sharey=True)
-    for axes, kind in zip(panels, PAIR.columns, strict=True):
-        here = [row for row in found if row[PAIR.across] == kind]
-        places = [engines.index(row["engine"]) for row in here]
-        names = [f"{row['method']}{' ' * i}" for row, i in zip(here, places, strict=True)]
-        axes.bar(names, [row["speed_up"] for row in here], color=[f"C{i}" for i in places])
-        axes.tick_params(axis="x", rotation=60, labelsize=7)
-        plain(axes, kind)
-    figure.axes[0].set_ylabel("times trtspec's plain")
-    for index, engine in enumerate(engines):
-        figure.axes[0].bar([0], [0], color=f"C{index}", label=engine)
-    figure.legend(loc="outside upper right", ncols=len(engines), frameon=False)
-    write_picture(figure, path, {"Description": picture_key()})
+def picture() -> str:
+    """The front page's picture as SVG."""
+    result = load(RESULTS / f"{PAIR.file}.json")
+    machine = result["machine"]
+    title = f"Tokens per second, batch 1, {machine['cores']} cores of {machine['processor']}"
+    found = [row for row in rows(result) if PAIR.takes(row)]
+    return draw_speed(title, found, PAIR.columns).svg()
 
 
 def _cell(table: Table, row: Mapping[str, Any]) -> _Cell:
@@ -149,14 +130,10 @@ def _wrapped(text: str) -> str:
     return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--picture", action="store_true", help="draw it as well")
-    args = parser.parse_args(argv)
+def main() -> int:
     PAGE.write_text(page())
     FRONT_PAGE.write_text(front_page(FRONT_PAGE.read_text()))
-    if args.picture:
-        draw(PICTURE)
+    PICTURE.write_text(picture())
     return 0
 
 

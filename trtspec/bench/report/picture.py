@@ -1,11 +1,10 @@
-"""Pictures of measurements.
+"""Plots of measurements.
 
 The only module that imports matplotlib, which the extra ``trtspec[bench]`` brings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ if HAS_MATPLOTLIB := find_spec("matplotlib") is not None:
 
 
 def check_picture(path: Path) -> None:
-    """ConfigError if a picture could not be written there: found before anything is measured."""
+    """ConfigError if no picture can be written there; asked before anything is measured."""
     if not HAS_MATPLOTLIB:
         raise ConfigError("plots need matplotlib; install it with: pip install 'trtspec[bench]'")
     known = sorted(Figure().canvas.get_supported_filetypes())
@@ -32,22 +31,22 @@ def check_picture(path: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of so many inches."""
+    """An empty figure; sizes in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def plain(axes: Any, title: str) -> None:
-    """Give axes the look that all pictures share: a title at the left, no box."""
+    """Style axes: title at the left, light grid, no box."""
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def write_picture(figure: Any, path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """In the format that the name ends with; ConfigError if it cannot be written."""
+def write_picture(figure: Any, path: Path) -> None:
+    """Write a figure in the format of its file name; ConfigError if that fails."""
     try:
         with rc_context({"svg.fonttype": "none"}):  # letters, not their outlines
-            figure.savefig(path, dpi=120, metadata=metadata)
+            figure.savefig(path, dpi=120)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}") from error
