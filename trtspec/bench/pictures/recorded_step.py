@@ -11,15 +11,15 @@ from torch import Tensor
 from trtspec.backends.packing import RowBatch
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
-from trtspec.executor.drafter import Drafter, DrafterNeeds
-from trtspec.executor.kv_cache import KVCacheManager
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.request import Request
-from trtspec.executor.resources import ResourceManager
-from trtspec.executor.scheduler import Scheduler
-from trtspec.executor.step_plan import StepPlan
-from trtspec.executor.step_result import StepResult
-from trtspec.executor.stopping import StopChecker
+from trtspec.executor.schedule.kv_cache import KVCacheManager
+from trtspec.executor.schedule.resources import ResourceManager
+from trtspec.executor.schedule.scheduler import Scheduler
+from trtspec.executor.step.drafter import Drafter, DrafterNeeds
+from trtspec.executor.step.request import Request
+from trtspec.executor.step.step_plan import StepPlan
+from trtspec.executor.step.step_result import StepResult
+from trtspec.executor.text.stopping import StopChecker
 from trtspec.ops.draft_batch import DraftBatch
 from trtspec.ops.tree import TokenTree
 from trtspec.ops.tree_mask import tree_mask
