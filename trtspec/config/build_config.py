@@ -1,4 +1,4 @@
-"""BuildConfig: the limits and the number format an engine is compiled for."""
+"""BuildConfig: the limits and the numeric formats that an engine is compiled for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEIGHT_OPTIONS = (
     "embedding_weight_dtype",
     "activation_dtype",
 )
-"""Those about how weights are kept and multiplied."""
+"""The options about storing and multiplying weights."""
 
 _DTYPE_ALIASES = {
     **{name: name for name in DTYPES},
@@ -49,26 +49,25 @@ _DTYPE_ALIASES = {
 class BuildConfig:
     """What an engine is built for; ConfigError names a value and its limit.
 
-    dtype: auto (the checkpoint's, but on CPUs bfloat16 in place of float16), float32, bfloat16 or
-    float16 (also fp32, bf16, fp16, half).
-    max_batch_size: requests in one step. max_seq_len: prompt and output of one request, in tokens;
-    None: what the model was made for, with longrope as many as it has short factors for, or less,
-    where slots of that many would not fit into the memory. max_num_tokens: rows in one step,
-    prefill chunks and draft nodes included; None: chosen from the two and the drafts.
-    tokens_per_block: tokens of one block of the KV cache, a power of two; it does not count where a
-    sequence has one slot in place of blocks. backend: one of `trtspec.backends` by name, or auto,
-    its default. backend_options: of that backend alone, as plain values. device: cpu, cuda (the
-    first device that CUDA_VISIBLE_DEVICES leaves) or auto (cuda where torch finds one).
-    weight_dtype: in what linear layers keep their weights: auto (that of the checkpoint), a format
-    of `trtspec.formats` by name, or dtype. weight_group_size: how many input features of an output
-    share a scale of a format that has scales; 0: all of them; None: as many as is usual for it.
-    head_weight_dtype: that of the matrix to the vocabulary; auto: as the others, or of more bits.
-    embedding_weight_dtype: that of the tables of embeddings; auto: as the checkpoint has them.
-    activation_dtype: in what products with quantised weights are computed: int8 (inputs are rounded
-    to 8 bits, each row by itself), dtype, or auto, the former where the format has such products.
-    kv_cache_dtype: see `KvCacheConfig.dtype`. tensor_parallel_size: processes of one host that the
-    target is split over; enable_expert_parallel: of a mixture of experts each has some experts
-    whole, not a part of each. `resolve_build` replaces auto and None.
+    dtype: auto (the checkpoint's, but bfloat16 instead of float16 on CPUs), float32, bfloat16 or
+    float16 (also fp32, bf16, fp16, half). max_batch_size: requests in one step. max_seq_len: prompt
+    and output of one request, in tokens; None: what the model was made for (with longrope, the
+    range of its short factors), or less where slots of that length would not fit into memory.
+    max_num_tokens: rows in one step, including prefill chunks and draft nodes; None: derived from
+    the other two and the drafts. tokens_per_block: tokens in a block of the KV cache, a power of
+    two; unused where a sequence has one slot instead of blocks. backend: the name of one of
+    `trtspec.backends`, or auto (the default one). backend_options: options of that backend, as
+    plain values. device: cpu, cuda (the first visible device) or auto (cuda where torch finds one).
+    weight_dtype: how linear layers keep their weights: auto (as in the checkpoint), the name of a
+    format of `trtspec.formats`, or dtype. weight_group_size: input features that share a scale, in
+    formats with scales; 0: all of an output; None: the format's usual size. head_weight_dtype: that
+    of the vocabulary head; auto: as the other layers, or with more bits. embedding_weight_dtype:
+    that of the embedding tables; auto: as in the checkpoint. activation_dtype: in what products
+    with quantised weights are computed: int8 (dynamic activation quantisation, per row), dtype, or
+    auto: int8 where the format has such products. kv_cache_dtype: see `KvCacheConfig.dtype`.
+    tensor_parallel_size: processes of one host that the target is split over.
+    enable_expert_parallel: split mixtures by whole experts instead of splitting each expert.
+    `resolve_build` replaces auto and None.
     """
 
     dtype: str = "auto"
@@ -131,7 +130,7 @@ class BuildConfig:
 
 
 def resolve_dtype(name: str) -> str:
-    """'auto' or the full name of a dtype from one of its spellings; ConfigError for any other."""
+    """'auto' or the full name of a dtype, from any of its spellings; ConfigError for any other."""
     plain = _plain_name(name)
     if plain == "auto":
         return plain
@@ -144,7 +143,7 @@ def resolve_dtype(name: str) -> str:
 
 
 def full_dtype(name: str) -> str:
-    """The full name of a dtype from one of its spellings; any other name as it is."""
+    """The full name of a dtype, from any of its spellings; other names are returned unchanged."""
     return _DTYPE_ALIASES.get(_plain_name(name), name)
 
 

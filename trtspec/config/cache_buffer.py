@@ -1,4 +1,4 @@
-"""CacheBuffer: one of the named buffers that a layer's cache is made of, as plain data."""
+"""CacheBuffer: one of the named buffers that make up a layer's cache, as plain data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Literal, NamedTuple, TypeAlias
 from trtspec.config.kv import CacheDtype
 
 BufferKind: TypeAlias = Literal["paged", "slot", "step"]
-"""What a buffer has rows of: every token, in blocks; every request, its state; every row of the
-last call, of those that may be rejected what their request's state takes in once they are not."""
+"""What a row of the buffer belongs to: a token, in blocks (paged); a request, its state (slot); or
+a row of the last call, whose contribution to a state is pending until it is accepted (step)."""
 
 
 class CacheBuffer(NamedTuple):
-    """What a layer keeps: a row has ``size`` elements of each of ``heads``. name: within its layer.
-    dtype: None: that of the network.
+    """One buffer of a layer: each row has ``heads`` of ``size`` elements. name: unique within the
+    layer. dtype: None: that of the network.
 
-    A state is of the tokens that are certain: a call takes in those rows itself, all but draft
-    nodes, and leaves what it would take in of these in buffers of kind ``step``. From there the
-    accepted ones are replayed, so that rejected ones leave nothing.
+    A state covers committed tokens only. A call updates it with all rows except draft nodes, whose
+    inputs it keeps in buffers of kind ``step``. The accepted ones are replayed from there, so
+    rejected nodes leave no trace.
     """
 
     name: str
@@ -31,8 +31,8 @@ class CacheBuffer(NamedTuple):
 def cache_buffers(
     rows: Mapping[str, tuple[int, int]], dtype: CacheDtype | None
 ) -> tuple[CacheBuffer, ...]:
-    """Buffers of rows of so many heads and elements of each, by name; of 8 bits also, behind all of
-    them, the scale of each head, a float32."""
+    """Paged buffers of the given heads and sizes, by name; with 8-bit values also, after them,
+    their float32 scales, one for each head."""
     own = tuple(CacheBuffer(name, *row, dtype) for name, row in rows.items())
     if dtype is None:
         return own

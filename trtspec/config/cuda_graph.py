@@ -18,12 +18,11 @@ from trtspec.errors import ConfigError
 class CudaGraphConfig:
     """Steps that only generate run as graphs of fixed sizes; ConfigError names a bad value.
 
-    batch_sizes: requests of the graphs, each for several numbers of rows; None: 1, 2, 4, 8, ... up
-    to max_batch_size and it itself. Sizes above the runtime's max_batch_size are left out.
-    max_batch_size: the largest size where
-    ``batch_sizes`` is None; None: the runtime's. enable_padding: a step that is smaller than a
-    graph runs padded to it; otherwise only steps of just that size run as graphs, and on backend
-    tensorrt none.
+    batch_sizes: numbers of requests for which graphs are captured, each for several numbers of
+    rows; None: 1, 2, 4, 8, ... and max_batch_size. Sizes above the runtime's max_batch_size are
+    left out. max_batch_size: the largest size if ``batch_sizes`` is None; None: the runtime's.
+    enable_padding: steps smaller than a graph are padded to it; otherwise only steps of exactly
+    that size run as graphs (none on the tensorrt backend).
     """
 
     batch_sizes: tuple[int, ...] | None = None
@@ -49,7 +48,7 @@ class CudaGraphConfig:
             )
 
     def sizes(self, max_batch_size: int) -> tuple[int, ...]:
-        """Requests of each graph, rising, for a runtime of at most that many."""
+        """Numbers of requests, ascending, for a runtime with this max_batch_size."""
         if self.batch_sizes is not None:
             return tuple(sorted({size for size in self.batch_sizes if size <= max_batch_size}))
         largest = min(self.max_batch_size or max_batch_size, max_batch_size)

@@ -1,4 +1,4 @@
-"""CutVocabularyConfig: the options of drafts whose head is cut to a part of the vocabulary."""
+"""CutVocabularyConfig: options of drafts whose head is reduced to part of the vocabulary."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ VOCABULARY_ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CutVocabularyConfig(TreeDecodingConfig):
-    """A draft may propose some of the target's tokens only (FR-Spec, arXiv 2502.14856), so that a
-    pass reads a part of its head; beside `TreeDecodingConfig`:
+    """The draft may propose only some of the target's tokens (FR-Spec, arXiv 2502.14856), so that a
+    pass reads a smaller head. In addition to `TreeDecodingConfig`:
 
-    vocabulary: how many, a file of the target's token ids in the order of the head's rows, or auto:
-    as many as make drafts fastest (also `speculative_token_map`, `token_map`). Those of a number
-    are the most frequent of ``vocabulary_text``, and behind them those of the lowest ids, of which
-    a BPE vocabulary merged its most frequent first; without a text these alone. The ends of texts
-    are always among them, but a file is taken as it is. vocabulary_text: a file of plain text like
-    that which is to be written; auto without it counts what the target writes itself.
+    vocabulary: a number of tokens, a file of the target's token ids in the order of the head's
+    rows, or auto: as many as make drafts fastest (also `speculative_token_map`, `token_map`). A
+    number takes the most frequent tokens of ``vocabulary_text``, then those with the lowest ids,
+    which a BPE vocabulary merged first; without a text only the latter. End tokens are always
+    included, except that a file is taken as it is. vocabulary_text: a plain text file resembling
+    the text to be generated; without it, auto counts what the target itself writes.
     """
 
     vocabulary: int | str | Path | None = None

@@ -1,4 +1,4 @@
-"""DecodingConfig: what the options of every speculative method share."""
+"""DecodingConfig: the options that all speculative methods share."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from trtspec.errors import ConfigError
 
 
 class DraftsAtHand(Protocol):
-    """The drafts that there are for a target."""
+    """The drafts that exist for a target."""
 
     @property
     def built(self) -> DecodingConfig | None:
-        """What an engine folder was built for; None of a checkpoint."""
+        """What an engine folder was built for; None for a checkpoint."""
         ...
 
     @property
     def by_pass(self) -> bool:
-        """Whether a draft model ends its drafts where the next pass does not pay."""
+        """Whether a draft model stops drafting when the next pass would not pay."""
         ...
 
     def method_for(self, model: str | Path) -> type[Any]:
-        """The config class of the method that a draft's checkpoint is made for.
+        """The config class of the method that a draft checkpoint is made for.
 
         Raises:
             CheckpointError: it cannot be found or read, or does not fit the target.
@@ -33,35 +33,36 @@ class DraftsAtHand(Protocol):
         ...
 
     def training_layers(self, method: str) -> tuple[int, ...]:
-        """The outputs of the target's layers that training a draft of a method takes; ConfigError
-        if no drafts are trained for it."""
+        """The target layers whose outputs are needed to train a draft of this method; ConfigError
+        if drafts of this method are not trained."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
-    """What every method shares. max_draft_len: most draft tokens on one path (K of a chain, depth D
-    of a tree). max_model_len: texts of so many tokens go on without drafts; left out, those that
-    are longer than what the draft's network was made for. A method without a network drafts in all.
+    """Options that all methods share. max_draft_len: most draft tokens on one path (K of a chain,
+    depth D of a tree). max_model_len: texts of that many tokens go on without drafts; by default
+    those longer than the draft's network supports. Methods without a network draft for texts of any
+    length.
 
     simulate_acceptance: FOR BENCHMARKS AND TESTS ONLY, the text is then NOT the model's. Drafts are
-    accepted by chance, whatever their tokens: entry i is the probability that a step accepts its
+    accepted at random, whatever their tokens: entry i is the probability that a step accepts its
     first i + 1 drafts (unconditional, so entries never rise); positions without an entry are never
     accepted. vLLM's `synthetic_acceptance_rates`.
 
-    adaptive: verify in each step as many of the drafts as pay, by the measured times of the engines
-    and the acceptance so far, none included; the numbers here are then maxima. The text is the
-    same. SGLang's `speculative_adaptive`, vLLM's `enable_adaptive_verification`.
+    adaptive: in each step verify as many drafts as pay, possibly none, judging by measured engine
+    times and recent acceptance; the numbers here are then maxima. The text is the same. SGLang's
+    `speculative_adaptive`, vLLM's `enable_adaptive_verification`.
     """
 
     method: ClassVar[str]
     stands_alone: ClassVar[str | None] = None
-    """Why it cannot be part of a hybrid; None: it can."""
+    """Why the method cannot be part of a hybrid; None: it can."""
     usual_steps: ClassVar[int | None] = None
-    """Draft steps where nobody names a number; None: the method needs none, or as many as its
-    network was made for."""
+    """Default number of draft steps; None: the method needs none, or uses as many as its network
+    was made for."""
     usual_rows: ClassVar[int | None] = None
-    """Rows verified where nobody names a number; None: what follows from other numbers."""
+    """Default number of rows to verify; None: it follows from other numbers."""
 
     max_draft_len: int
     max_model_len: int | None = None
@@ -70,7 +71,7 @@ class DecodingConfig:
 
     @property
     def num_rows(self) -> int:
-        """Rows a verify step feeds per request at most, the root included (N)."""
+        """N: most rows that a verify step feeds per request, the root included."""
         return self.max_draft_len + 1
 
     @property
@@ -80,19 +81,19 @@ class DecodingConfig:
 
     @property
     def typical_acceptance(self) -> TypicalAcceptanceConfig | None:
-        """The lossy rule that accepts drafts, where one was asked for; None: lossless."""
+        """The lossy acceptance rule, if one was requested; None: lossless."""
         return None
 
     @property
     def note(self) -> str | None:
-        """A line for the log about what was made of the options."""
+        """A log line about how the options were interpreted."""
         return None
 
     def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
-        """Itself, or, where the method is to be chosen, what is chosen.
+        """The config itself, or the chosen one if the method is chosen automatically.
 
         Raises:
-            CheckpointError: a draft that is named cannot be found or read.
+            CheckpointError: a named draft cannot be found or read.
         """
         return self
 
@@ -127,11 +128,11 @@ class DecodingConfig:
                 )
 
     def _set(self, name: str, value: Any) -> None:
-        """Replace a field by what it resolves to; only while the object is made."""
+        """Replace a field by its resolved value; only during construction."""
         object.__setattr__(self, name, value)
 
 
 def at_least(name: str, value: int, low: int) -> None:
-    """ConfigError for an option below its lowest value."""
+    """Raise ConfigError if an option is below its minimum."""
     if value < low:
         raise ConfigError(f"{name}={value} must be at least {low}")

@@ -1,4 +1,4 @@
-"""DraftConfig: what everyone asks of a draft network's shape, whatever its kind."""
+"""DraftConfig: what any draft network's shape has to say."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from trtspec.config.model import ModelConfig
 class DraftConfig(Protocol):
     """The shape of a draft network.
 
-    kind: its entry in `trtspec.speculative.registry`.
-    decoder: the shape of its layers, which decides the size of its cache; None for a network
-    without K/V. capture_layers: the target's states that it reads, in the order of their
-    concatenation.
+    kind: its entry in `trtspec.speculative.registry`. decoder: the shape of its layers, which
+    decides the size of its cache; None for a network without K/V. capture_layers: the target layers
+    whose hidden states it reads, in the order in which they are concatenated.
     """
 
     kind: ClassVar[str]
@@ -26,18 +25,19 @@ class DraftConfig(Protocol):
     def capture_layers(self) -> tuple[int, ...]: ...
 
     def with_caches(self, dtype: CacheDtype | None) -> DraftConfig:
-        """See `ModelConfig.with_caches`; of a network that reads the target's K/V, those."""
+        """See `ModelConfig.with_caches`; for a network that reads the target's K/V, this concerns
+        the target's caches."""
         ...
 
     def for_steps(self, num_steps: int) -> DraftConfig:
-        """The network as far as drafts of that depth need it; ConfigError if it cannot draft so
+        """The network as far as drafts of this depth need it; ConfigError if it cannot draft that
         deep."""
         ...
 
     def describe(self) -> str:
-        """The network in one line, for plans and logs."""
+        """A one-line description for plans and logs."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, which the class's ``from_dict`` takes back."""
+        """Plain JSON values, the inverse of ``from_dict``."""
         ...

@@ -1,4 +1,4 @@
-"""VocabularyAsked: the part of the target's vocabulary that a draft may propose, as users ask."""
+"""VocabularyAsked: the requested part of the target's vocabulary that a draft may propose."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REMEDY = "give a number of tokens, a file of token ids, or 'auto'"
 
 @dataclass(frozen=True)
 class VocabularyAsked:
-    """size: how many tokens; None: as many as make drafts fastest, or those of ``file``. text: what
-    they are counted in; None: nothing is counted, or where no size is given, what the target
+    """size: number of tokens; None: as many as make drafts fastest, or those of ``file``. text: a
+    text in which tokens are counted; None: nothing is counted, or, without a size, what the target
     writes."""
 
     size: int | None = None
@@ -23,14 +23,14 @@ class VocabularyAsked:
 
     @property
     def words(self) -> str | None:
-        """What was asked for, in words; None: a file of tokens, which its content tells."""
+        """The request in words; None for a token file, which is identified by its content."""
         if self.file is not None:
             return None
         number = AUTO if self.size is None else str(self.size)
         return number if self.text is None else f"{number} of {self.text}"
 
     def check_built(self, built: str | None) -> None:
-        """ConfigError if an engine's draft was built by other ``words`` than these."""
+        """Raise ConfigError if an engine's draft was built with different ``words``."""
         if self.words != built:
             was = "another file, or none," if built is None else built
             raise ConfigError(
@@ -42,10 +42,11 @@ class VocabularyAsked:
     def read(
         cls, vocabulary: int | str | Path | None, text: str | Path | None
     ) -> VocabularyAsked | None:
-        """What the options ``vocabulary`` and ``vocabulary_text`` mean; None: nothing was asked.
+        """Interpret the options ``vocabulary`` and ``vocabulary_text``; None: nothing was
+        requested.
 
         Raises:
-            ConfigError: they contradict each other, or hold no number and no name.
+            ConfigError: they contradict each other, or are neither a number nor a name.
         """
         if vocabulary is None:
             if text is not None:

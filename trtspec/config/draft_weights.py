@@ -1,4 +1,4 @@
-"""DraftWeights: how a draft keeps its weights, where that is not as its target does."""
+"""DraftWeights: how a draft keeps its weights, where it differs from its target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTO = "auto"
 @strict_config()
 @dataclass(frozen=True)
 class DraftWeights:
-    """The options of `BuildConfig` about weights, of one draft; auto and None leave them open."""
+    """The weight options of `BuildConfig`, for one draft; auto and None leave them open."""
 
     weight_dtype: str = AUTO
     weight_group_size: int | None = None
@@ -27,7 +27,7 @@ class DraftWeights:
 
     @classmethod
     def of(cls, build: BuildConfig) -> DraftWeights:
-        """Those that a build has."""
+        """The weight options of a build."""
         return cls(
             build.weight_dtype,
             build.weight_group_size,
@@ -36,17 +36,17 @@ class DraftWeights:
         )
 
     def within(self, build: BuildConfig) -> BuildConfig:
-        """The build, with these in place of its own."""
+        """The build config with these options instead of its own."""
         return replace(build, **asdict(self))
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing was asked for."""
+        """Whether nothing was requested."""
         return self == DraftWeights()
 
     def check_built(self, built: DraftWeights | None) -> None:
-        """ConfigError if an engine's draft was built with other weights than those asked for here;
-        what is left open fits all."""
+        """Raise ConfigError if an engine's draft was built with other weights than requested here;
+        open options match anything."""
         found = built or DraftWeights()
         for name, asked in asdict(self).items():
             if asked not in (AUTO, None) and asked != getattr(found, name):

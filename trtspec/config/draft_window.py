@@ -1,4 +1,4 @@
-"""DraftWindow: the rows of a text that a draft's attention sees."""
+"""DraftWindow: which tokens of a text a draft attends to."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class DraftWindow:
-    """The first ``sinks`` tokens and the newest ``size``, both in whole blocks of the cache: what
-    lies between is let go. Attention that sees a window alone misses the first tokens, whatever
-    they are (StreamingLLM, arXiv 2309.17453)."""
+    """The first ``sinks`` tokens and the newest ``size``, both in whole blocks of the cache; the
+    blocks between are released. Attention over a window alone breaks down when the first tokens are
+    missing, whatever they are (StreamingLLM, arXiv 2309.17453)."""
 
     size: int
     sinks: int

@@ -1,4 +1,5 @@
-"""EmbeddingSpec, PerLayerSpec, HeadSpec: how a model reads tokens and says them, as plain data."""
+"""EmbeddingSpec, PerLayerSpec, HeadSpec: how a model embeds tokens and computes logits, as plain
+data."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class PerLayerSpec:
-    """A second embedding of each token, of ``size`` elements for every layer. With e the token's
-    row behind ``EmbeddingSpec.scale``, layer i is given ``sum_scale * (norm(projection_scale *
-    (projection e)_i) + scale * row_i)``. rows: tokens that have such rows, None: all; any others,
-    which are padding, read the first one's. ConfigError for a value that is none."""
+    """A second embedding with ``size`` elements for every layer. With e the token's row after
+    ``EmbeddingSpec.scale``, layer i receives ``sum_scale * (norm(projection_scale * (projection
+    e)_i) + scale * row_i)``. rows: tokens with such rows, None: all; other tokens, which are
+    padding, read the first row. ConfigError for invalid values."""
 
     size: int
     norm: NormSpec
@@ -40,9 +41,9 @@ class PerLayerSpec:
 @strict_config()
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """scale: what rows of the embedding are multiplied with. per_layer: a second embedding, for
-    every layer. scales_borrowed: whether a draft that borrows rows through the family's own
-    embedding module gets them scaled. ConfigError for a value that is none."""
+    """scale: factor on embedding rows. per_layer: a second embedding, for every layer.
+    scales_borrowed: whether a draft that borrows rows through the family's own embedding module
+    gets them scaled. ConfigError for invalid values."""
 
     scale: float = 1.0
     per_layer: PerLayerSpec | None = None
@@ -56,10 +57,10 @@ class EmbeddingSpec:
 @strict_config()
 @dataclass(frozen=True)
 class HeadSpec:
-    """tied: its matrix is the embedding's. scale: what logits are multiplied with. soft_cap: logits
-    l become ``cap * tanh(l / cap)``; None: they stay. bias: it adds one to what comes of this.
-    rows: of a draft's that is cut to some of the tokens, how many; None: it has one for each.
-    ConfigError for a value that is none, or for a cut head that is the embedding."""
+    """tied: its matrix is the embedding's. scale: factor on logits. soft_cap: logits l become ``cap
+    * tanh(l / cap)``; None: no cap. bias: added after that. rows: number of rows of a draft's
+    reduced head; None: one for each token. ConfigError for invalid values, or for a reduced head
+    that is tied."""
 
     tied: bool = False
     scale: float = 1.0

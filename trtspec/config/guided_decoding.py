@@ -1,4 +1,4 @@
-"""GuidedDecodingParams: what the text of one request must look like, checked when it is made."""
+"""GuidedDecodingParams: constraints on a request's text, checked on construction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trtspec.config.strict import Foreign, strict_config
 from trtspec.errors import RequestError
 
 MAX_GRAMMAR_CHARS = 256 * 1024
-"""Compiling grows with the text; schemas of whole APIs are below this."""
+"""Compile time grows with the text; schemas of whole APIs stay below this."""
 
 MAX_SCHEMA_NESTING = 100
-"""The reader of JSON gives up at 128 levels; each level of a schema has some of its own."""
+"""The JSON parser gives up at 128 levels, and each level of a schema uses some of them."""
 
 _LIBRARY = "grammars are read by llguidance alone"
 _SPELLINGS = {
@@ -31,24 +31,22 @@ _FOREIGN = {
     "disable_fallback": Foreign(_LIBRARY, (None, False, True)),
 }
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-"""A string of JSON, closed or not: where it had to be closed, each quote in one that is not would
-begin a search to the end."""
+"""A JSON string, closed or not. If closing were required, each quote inside an unclosed string
+would start another search to the end."""
 
 
 @strict_config(aliases=_SPELLINGS, foreign=_FOREIGN, none_means_default=True, error=RequestError)
 @dataclass(frozen=True)
 class GuidedDecodingParams:
-    """The form that a text keeps; exactly one of the first six is given.
+    """The form that a text must have; exactly one of the first six is given.
 
     json: a JSON schema, as a mapping, as text, or as a class that has ``model_json_schema`` (a
-        pydantic model); kept as text. json_object: any JSON object.
-    regex: of the whole text, in the syntax of Rust's regex crate, without look-around.
-    choice: the texts, one of which it is.
-    grammar: in Lark, or in EBNF as llama.cpp writes it (GBNF).
-    structural_tag: free text, in which a trigger begins a part of a given form: a mapping, or text,
-        ``{"structures": [{"begin": str, "schema": {...}, "end": str}, ...], "triggers": [...]}``.
-    whitespace_pattern: a regex of the white space between tokens of JSON; left out: up to
-        20 characters. disable_any_whitespace: there is none.
+    pydantic model); stored as text. json_object: any JSON object. regex: matches the whole text, in
+    the syntax of Rust's regex crate, without look-around. choice: the text is one of these.
+    grammar: in Lark, or in llama.cpp's EBNF (GBNF). structural_tag: free text in which a trigger
+    starts a constrained part: a mapping, or text, ``{"structures": [{"begin": str, "schema": {...},
+    "end": str}, ...], "triggers": [...]}``. whitespace_pattern: a regex for white space between
+    JSON tokens; by default up to 20 characters. disable_any_whitespace: allow none.
     """
 
     json: Any = None
@@ -116,7 +114,7 @@ def _json_text(name: str, value: Any) -> str:
 
 
 def _nesting(text: str) -> int:
-    """The levels of brackets in a text of JSON, whether or not it is one."""
+    """The depth of brackets in a JSON text, whether or not it is valid."""
     depth = deepest = 0
     for char in _QUOTED.sub("", text):
         if char in "{[":

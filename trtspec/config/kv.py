@@ -1,4 +1,4 @@
-"""KvCacheConfig: how much memory the KV caches take and whether prefixes are shared."""
+"""KvCacheConfig: how much memory the KV caches take, and whether prefixes are shared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_FREE_MEMORY_FRACTION = 0.5
 DEFAULT_SNAPSHOT_BLOCKS = 16
 
 CacheDtype: TypeAlias = Literal["int8"]
-"""In what caches may be kept besides the engine's dtype: 8 bits, and a scale of each token and
+"""Formats of caches other than the engine's dtype: 8-bit values with a scale for each token and
 head."""
 EIGHT_BITS: CacheDtype = "int8"
 AUTO = "auto"
@@ -26,10 +26,10 @@ _CACHE_DTYPES = {
 
 
 def cache_dtype(name: str) -> str:
-    """The dtype of K/V caches from one of its spellings: auto (the engine's), or `EIGHT_BITS`.
+    """The dtype of K/V caches from any of its spellings: auto (the engine's), or `EIGHT_BITS`.
 
     Raises:
-        ConfigError: no attention reads such caches.
+        ConfigError: no attention kernel reads such caches.
     """
     plain = name.removeprefix("torch.").lower()
     if plain in _CACHE_DTYPES:
@@ -68,20 +68,19 @@ def cache_dtype(name: str) -> str:
 )
 @dataclass(frozen=True)
 class KvCacheConfig:
-    """Memory of the target's and the draft's KV cache together; ConfigError names a bad value.
+    """Memory of the target's and the draft's KV caches together; ConfigError names a bad value.
 
-    enable_block_reuse: share the blocks of equal prefixes between requests.
-    max_tokens: tokens that the caches hold at most, over all requests; None: as many as
-    free_memory_fraction of the memory that is free after loading the weights takes, and never more
-    than max_batch_size requests of max_seq_len tokens can use. With both, the smaller one counts.
-    memory_fraction: in place of free_memory_fraction, the part of the device's whole memory that
-    may be full once the caches are there, whatever fills it (vLLM's gpu_memory_utilization).
-    snapshot_blocks: of a model that keeps states of requests, blocks between two snapshots of these
-    in a prefix. A prefix is found up to its last snapshot: with fewer blocks between them less is
-    computed again, but each takes the memory of a state, which cached tokens pay for, and a prompt
-    is fed in chunks of no more blocks.
-    dtype: in what the target keeps K/V: auto (the engine's dtype) or int8 (also q8_0), with a scale
-    of each token and head. It is fixed when an engine is built.
+    enable_block_reuse: share blocks of equal prefixes between requests. max_tokens: most tokens in
+    the caches, over all requests; None: what free_memory_fraction of the memory that is free after
+    loading the weights holds, but no more than max_batch_size requests of max_seq_len tokens can
+    use. With both, the smaller one applies. memory_fraction: instead of free_memory_fraction, the
+    share of the device's whole memory that may be in use once the caches are allocated, whatever
+    uses it (vLLM's gpu_memory_utilization). snapshot_blocks: for models with recurrent states, the
+    number of blocks between two snapshots of the state in a prefix. A prefix is reused up to its
+    last snapshot: closer snapshots save recomputation, but each takes the memory of a state, at the
+    expense of cached tokens, and prompt chunks end at snapshots. dtype: of the target's K/V: auto
+    (the engine's dtype) or int8 (also q8_0), with a scale for each token and head. It is fixed when
+    an engine is built.
     """
 
     enable_block_reuse: bool = True
@@ -113,7 +112,7 @@ class KvCacheConfig:
             )
 
     def budget(self, free: int, total: int) -> int:
-        """Bytes for the caches on a device with so many free and in all; 0 or less: none."""
+        """Bytes for the caches, given a device's free and total memory; 0 or less: none."""
         if self.memory_fraction is None:
             return int(free * self.free_memory_fraction)
         return int(total * self.memory_fraction) - (total - free)
@@ -127,8 +126,8 @@ class KvCacheConfig:
 class CacheLayout:
     """The fixed sizes of an engine's inputs: cache blocks, block tables and mask words.
 
-    is_slots: every sequence has one block, its slot, which holds all its rows and, behind those,
-    as many as a padded step may be wide.
+    is_slots: every sequence has a single block, its slot, which holds all its rows plus the width
+    of a padded step.
     """
 
     tokens_per_block: int

@@ -1,4 +1,4 @@
-"""LayerSpec, Layers: one decoder layer as plain data, and those of a model."""
+"""LayerSpec, Layers: decoder layers as plain data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from trtspec.errors import ConfigError
 
 MIXERS = (attention, latent_attention, gated_delta, mamba2)
 FEED_FORWARDS = (dense, experts)
-"""The modules of all parts: those are known whose module was imported."""
+"""The modules of all parts; a part is known once its module is imported."""
 
 
 @strict_config()
 @dataclass(frozen=True)
 class PerLayerInput:
-    """``x = x + norm(out(act(gate(x)) * given))``, ``given`` being the layer's own row of ``size``
-    elements of the token (see `PerLayerSpec`). activation: one of `ACTIVATIONS`. ConfigError for a
-    value that is none."""
+    """``x = x + norm(out(act(gate(x)) * given))``, where ``given`` is the layer's own row of the
+    token, with ``size`` elements (see `PerLayerSpec`). activation: one of `ACTIVATIONS`.
+    ConfigError for invalid values."""
 
     size: int
     activation: str
@@ -42,10 +42,10 @@ class PerLayerInput:
 class LayerSpec:
     """One decoder layer: ``x = x + s * mixer(x)``, then ``x = x + s * ffn(x)``.
 
-    ffn: None where there is only a mixer. norm, norm_place: norms stand before mixer and
-    feed-forward, behind each (before the sum), or at both places. parallel: both read the same x.
-    residual_scale: s. per_layer: what it makes of ``EmbeddingSpec.per_layer``, behind the rest.
-    output_scale: all of it is multiplied with a number of the checkpoint's in the end.
+    ffn: None if there is only a mixer. norm, norm_place: norms are applied before mixer and
+    feed-forward, after each (before the sum), or both. parallel: both parts read the same x.
+    residual_scale: s. per_layer: uses ``EmbeddingSpec.per_layer``, after the rest. output_scale:
+    the output is multiplied by a number from the checkpoint.
     """
 
     mixer: MixerSpec
@@ -58,9 +58,9 @@ class LayerSpec:
     output_scale: bool = False
 
     def sharded(self, ranks: int, by_expert: bool = False) -> LayerSpec:
-        """What one of so many ranks computes of its mixer and of its feed-forward part, each to be
-        summed over the ranks. ``by_expert``: see `FeedForwardSpec.sharded_by_expert`. ConfigError:
-        see `LayerPart.sharded`."""
+        """One rank's share of mixer and feed-forward, whose outputs are to be summed over the
+        ranks. ``by_expert``: see `FeedForwardSpec.sharded_by_expert`. ConfigError: see
+        `LayerPart.sharded`."""
         mixer, ffn = self.mixer.sharded(ranks), self.ffn
         if ffn is not None:
             ffn = ffn.sharded_by_expert(ranks) if by_expert else ffn.sharded(ranks)
@@ -68,35 +68,35 @@ class LayerSpec:
 
     @property
     def window(self) -> int:
-        """Newest tokens that its attention sees; 0: all, or it has none."""
+        """Newest tokens that its attention sees; 0: all, or it has no attention."""
         return self.mixer.window
 
     def with_mixer(self, **fields: Any) -> LayerSpec:
-        """Itself with these fields of its mixer."""
+        """The layer with these fields of its mixer replaced."""
         return dataclasses.replace(self, mixer=dataclasses.replace(self.mixer, **fields))
 
     def with_norms(self, place: Literal["before", "after", "both"]) -> LayerSpec:
-        """Itself with its norms at that place."""
+        """The layer with its norms at that place."""
         return dataclasses.replace(self, norm_place=place)
 
     def in_parallel(self) -> LayerSpec:
-        """Itself with both parts reading the same rows."""
+        """The layer with both parts reading the same rows."""
         return dataclasses.replace(self, parallel=True)
 
     def scaled(self, residual_scale: float) -> LayerSpec:
-        """Itself with that factor on what is added to a row."""
+        """The layer with that residual scale."""
         return dataclasses.replace(self, residual_scale=residual_scale)
 
     def with_per_layer(self, size: int, activation: str) -> LayerSpec:
-        """Itself, given a row of so many elements of every token."""
+        """The layer with a per-layer embedding of ``size`` elements."""
         return dataclasses.replace(self, per_layer=PerLayerInput(size, activation))
 
     def with_output_scale(self) -> LayerSpec:
-        """Itself, multiplied with a number of the checkpoint's."""
+        """The layer with a scale on its output."""
         return dataclasses.replace(self, output_scale=True)
 
     def with_ffn(self, **fields: Any) -> LayerSpec:
-        """Itself with these fields of its feed-forward part, which it has."""
+        """The layer with these fields of its feed-forward part replaced."""
         assert self.ffn is not None
         return dataclasses.replace(self, ffn=dataclasses.replace(self.ffn, **fields))
 
@@ -104,10 +104,10 @@ class LayerSpec:
 @strict_config()
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a model, as a sequence; written once where they are equal.
+    """The layers of a model as a sequence, in which equal layers are stored once.
 
-    specs: the different ones, in the order of their first layer. order: of each layer, its index
-    there. Raises ConfigError for any other form, so that equal layers compare equal.
+    specs: the distinct layers, in order of first use. order: the index into ``specs`` for each
+    layer. Raises ConfigError for any other form, so that equal models compare equal.
     """
 
     specs: tuple[LayerSpec, ...]
@@ -127,14 +127,14 @@ class Layers:
 
     @classmethod
     def of(cls, layers: Iterable[LayerSpec]) -> Layers:
-        """Of a spec for each layer."""
+        """From one spec per layer."""
         listed = list(layers)
         specs = {spec: index for index, spec in enumerate(dict.fromkeys(listed))}
         return cls(tuple(specs), tuple(specs[spec] for spec in listed))
 
     @classmethod
     def repeat(cls, spec: LayerSpec, count: int) -> Layers:
-        """So many equal layers; ConfigError if that is no number from 1 on."""
+        """That many equal layers; ConfigError unless it is a positive number."""
         if isinstance(count, bool) or not isinstance(count, int):
             raise ConfigError(
                 f"ModelConfig: `num_layers` must be int, got {type(count).__name__} {count!r:.80}"
@@ -144,7 +144,7 @@ class Layers:
         return cls((spec,), (0,) * count)
 
     def times(self, count: int) -> Layers:
-        """All layers, so many times over."""
+        """All layers, repeated that many times."""
         return Layers(self.specs, self.order * count)
 
     def __len__(self) -> int:

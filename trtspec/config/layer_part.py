@@ -1,4 +1,4 @@
-"""LayerPart: what every mixer and every feed-forward part of a layer's spec says of itself."""
+"""LayerPart: the base of all mixer and feed-forward specs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trtspec.errors import ConfigError
 
 
 class LayerPart:
-    """A part as plain data: its subclasses are strict, frozen dataclasses, each with a ``kind`` by
-    which engine folders name it. Whoever reads a spec asks the questions of `MixerSpec` and
-    `FeedForwardSpec`, so that only a part's own files know which one it is; where one kind alone
-    will do, `of` says so.
+    """A part of a layer as plain data. Subclasses are strict, frozen dataclasses, each with a
+    ``kind`` under which engine folders store it. Readers of a spec use the interface of `MixerSpec`
+    and `FeedForwardSpec`, so that only a part's own files know which one it is; code that supports
+    a single kind calls `of`.
 
-    title, words: what all these parts are, and those of a kind, in messages. kept_float: names (see
-    `layer_tensors`) of matrices that are in the network's dtype, whatever the format of the others.
+    title, words: how messages name such parts in general, and this kind. kept_float: names (see
+    `layer_tensors`) of matrices that stay in the network's dtype, whatever the weight format.
     """
 
     kind: str
@@ -34,17 +34,17 @@ class LayerPart:
 
     @classmethod
     def kinds(cls) -> Mapping[str, type[LayerPart]]:
-        """Those that there are, by kind."""
+        """All known parts, by kind."""
         return cls._kinds
 
     @classmethod
     def maybe(cls, part: LayerPart | None) -> Self | None:
-        """A part that is of this kind; None for any other."""
+        """The part if it is of this kind, else None."""
         return part if isinstance(part, cls) else None
 
     @classmethod
     def of(cls, part: LayerPart | None) -> Self:
-        """A part that must be of this kind.
+        """The part, which must be of this kind.
 
         Raises:
             ConfigError: it is another.
@@ -55,29 +55,29 @@ class LayerPart:
         raise ConfigError(f"a layer has {cls.title} {found} where only {cls.kind} can be")
 
     def sharded(self, ranks: int) -> Self:
-        """What one of so many ranks computes of it: the outputs of all ranks sum up to its own. A
-        tensor that is smaller there (see `layer_tensors`) is shared out, and has the same number of
-        dimensions; the others all ranks have.
+        """One rank's share of the part; the outputs of all ranks sum up to the whole. A tensor that
+        is smaller there (see `layer_tensors`) is split and keeps its number of dimensions; the
+        others are replicated.
 
         Raises:
-            ConfigError: it is not shared out evenly, or not at all.
+            ConfigError: the part cannot be split, or not evenly.
         """
         raise ConfigError(
             f"{self.words} are not split over ranks in this version; leave tensor_parallel_size out"
         )
 
     def sections(self, name: str) -> tuple[int, ...]:
-        """Rows of what lies side by side in one of its tensors, each of which ranks share out by
-        itself; empty where that is one thing."""
+        """Row counts of what is fused in one of its tensors, each of which is split separately;
+        empty if nothing is fused."""
         return ()
 
     def unnamed(self) -> ConfigError:
-        """Of a part whose tensors have no names."""
+        """The error for a part whose tensors have no names."""
         return ConfigError(f"the tensors of {self.title} {self.kind} have no names in this version")
 
 
 def share(name: str, size: int, ranks: int) -> int:
-    """That of one rank; ConfigError where ranks do not divide it."""
+    """One rank's share of a size; ConfigError if the ranks do not divide it."""
     if size % ranks:
         raise ConfigError(
             f"{name} is {size}, which tensor_parallel_size {ranks} does not divide; choose a "
@@ -87,7 +87,7 @@ def share(name: str, size: int, ranks: int) -> int:
 
 
 def check_sizes(spec: object, *names: str) -> None:
-    """ConfigError for a size below 1."""
+    """Raise ConfigError for a size below 1."""
     for name in names:
         if getattr(spec, name) < 1:
             raise ConfigError(f"{name} is {getattr(spec, name)}; it must be at least 1")

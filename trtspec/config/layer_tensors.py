@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint that a spec asks for, by internal names, as data.
+"""The tensors that a spec asks a checkpoint for, by internal name, as data.
 
-A converter maps them to a family's own names, and the blocks of `trtspec.models` are filled from
-them: what exists follows from the spec alone.
+A converter maps them to a family's own names, and the blocks of `trtspec.models` load them: which
+tensors exist follows from the spec alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PER_LAYER = "per_layer."
 
 
 def model_tensors(config: ModelConfig) -> dict[str, Shape]:
-    """Shapes by name: ``embed.weight [V, H]``, those of each layer behind ``layers.{i}.``,
-    ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied, ``head.weight [V, H]``;
-    ``head.bias [V]`` where there is one; ``V_d`` rows of both where the head is cut;
-    with embeddings of P elements for every of L layers, ``per_layer.embed.weight [V, L * P]``,
-    ``per_layer.projection.weight [L * P, H]`` and ``per_layer.norm.weight [P]``.
+    """Shapes by name: ``embed.weight [V, H]``, the tensors of each layer with the prefix
+    ``layers.{i}.``, ``norm.weight [H]`` (and ``norm.bias``) and, unless the head is tied,
+    ``head.weight [V, H]``; ``head.bias [V]`` if the head has one; both with ``V_d`` rows if the
+    head is reduced; with a per-layer embedding of P elements and L layers, ``per_layer.embed.weight
+    [V, L * P]``, ``per_layer.projection.weight [L * P, H]`` and ``per_layer.norm.weight [P]``.
 
     Raises:
         ConfigError: see `layer_tensors`.
@@ -44,11 +44,11 @@ def model_tensors(config: ModelConfig) -> dict[str, Shape]:
 def layer_tensors(
     spec: LayerSpec, hidden: int, width: int | None = None, input_norm: bool = True
 ) -> dict[str, Shape]:
-    """Shapes by name of one layer of a model of ``hidden`` elements a row. ``width``: of what q, k
-    and v read, if it is another; ``input_norm``: whether a norm stands before the mixer.
+    """Shapes by name for one layer of a model of width ``hidden``. ``width``: the input width of q,
+    k and v, if different; ``input_norm``: whether there is a norm before the mixer.
 
     Raises:
-        ConfigError: a part whose tensors have no names here.
+        ConfigError: a part has no tensor names here.
     """
     mixer = dict(spec.mixer.tensors(hidden, width or hidden))
     if spec.ffn is None:
@@ -87,6 +87,6 @@ def _per_layer(config: ModelConfig) -> dict[str, Shape]:
 
 
 def is_matrix(name: str, shape: Shape) -> bool:
-    """Whether a tensor is one that rows are multiplied with; weights of norms may have two
-    dimensions as well."""
+    """Whether a tensor is a matrix that rows are multiplied with; norm weights may also have two
+    dimensions."""
     return len(shape) == 2 and not name.endswith(("_norm.weight", "_norm.bias"))

@@ -1,4 +1,4 @@
-"""The shape of a decoder-only language model, as the models and engines need it."""
+"""ModelConfig: the shape of a decoder-only language model."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ DTYPES = ("float32", "bfloat16", "float16")
 @strict_config()
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder, layer by layer; what a family does differently is in its layers' specs, never in
-    the architecture's name.
+    """A decoder, layer by layer. What a family does differently is stated in its layers' specs,
+    never by the architecture's name.
 
-    Sizes are in elements. layers: a `LayerSpec` for each. norm: behind the last one.
-    max_position_embeddings: tokens of the sequences that it was made for. ropes: tables of rotary
-    embedding, which the layers name by index. ``dtype`` is that of the checkpoint, not of
-    the engine. storage: how weights are quantised, in a checkpoint, or in an engine that keeps
-    them so; None: they are floats. ranks: processes that the network is split over (tensor
-    parallel): layers, and rows of embedding and head, are those of one of them (see `sharded`).
-    Raises ConfigError when fields contradict each other.
+    Sizes are in elements. layers: a `LayerSpec` for each layer. norm: after the last one.
+    max_position_embeddings: length of the sequences it was made for, in tokens. ropes: rotary
+    embedding tables, to which layers refer by index. ``dtype`` is that of the checkpoint, not of
+    the engine. storage: how weights are quantised, in a checkpoint or in an engine that keeps them
+    so; None: floats. ranks: processes that the network is split over (tensor parallel): layers, and
+    rows of embedding and head, are those of one rank (see `sharded`). Raises ConfigError when
+    fields contradict each other.
 
-    A language model may draft for another: it is a `DraftConfig` as well.
+    A language model can draft for another, so it is a `DraftConfig` as well.
     """
 
     kind: ClassVar[str] = "model"
@@ -84,50 +84,50 @@ class ModelConfig:
 
     @property
     def usual_sequence(self) -> int:
-        """Tokens of the longest sequence where nobody names a number: what all its rope tables are
-        made for."""
+        """Default length of the longest sequence, in tokens: the range of all its rope tables."""
         limit = self.max_position_embeddings
         return min((rope.usual(limit) for rope in self.ropes), default=limit)
 
     @property
     def draft_vocab_size(self) -> int:
-        """Rows of its head: tokens that it can say."""
+        """Rows of its head: how many tokens it can propose."""
         return self.vocab_size if self.head.rows is None else self.head.rows
 
     @property
     def embedding_rows(self) -> int:
-        """Rows of the embedding of one rank. Where they are too many for the last rank, it has its
-        last one several times."""
+        """Embedding rows of one rank. The last rank fills up its share by repeating its last
+        row."""
         return -(-self.vocab_size // self.ranks)
 
     @property
     def head_rows(self) -> int:
-        """Rows of the head of one rank, see `embedding_rows`."""
+        """Head rows of one rank; see `embedding_rows`."""
         return -(-self.draft_vocab_size // self.ranks)
 
     @property
     def maps_tokens(self) -> bool:
-        """Whether its head has rows for some tokens only, and a map to their ids."""
+        """Whether its head covers only some tokens, with a map to their ids."""
         return self.head.rows is not None
 
     @property
     def max_sequence(self) -> int:
-        """Tokens of the longest sequence that may be asked for: ``max_position_embeddings``, or
-        what the rope tables may stretch positions to, all of them, where that is more."""
+        """Length of the longest sequence that may be requested, in tokens:
+        ``max_position_embeddings``, or the range to which all rope tables may stretch positions, if
+        that is longer."""
         limit = self.max_position_embeddings
         return min((rope.stretched(limit) for rope in self.ropes), default=limit)
 
     @property
     def decoder(self) -> ModelConfig:
-        """The shape of its layers: its own."""
+        """The shape of its layers: the config itself."""
         return self
 
     def for_steps(self, num_steps: int) -> ModelConfig:
-        """Itself: a language model drafts as deep as one likes."""
+        """The config itself: a language model drafts to any depth."""
         return self
 
     def with_caches(self, dtype: CacheDtype | None) -> ModelConfig:
-        """Itself, what its layers keep of tokens in 8 bits, or in the network's dtype.
+        """The config with its layers' token caches in 8 bits, or in the network's dtype.
 
         Raises:
             ConfigError: a layer cannot.
@@ -136,7 +136,7 @@ class ModelConfig:
         return replace(self, layers=Layers.of(specs))
 
     def sharded(self, ranks: int, by_expert: bool = False) -> ModelConfig:
-        """What one of so many ranks has of it; ``by_expert``: of mixtures whole experts.
+        """One rank's share of the network; ``by_expert``: mixtures are split by whole experts.
 
         Raises:
             ConfigError: see `LayerPart.sharded`.
@@ -147,12 +147,12 @@ class ModelConfig:
         return replace(self, layers=layers, ranks=ranks)
 
     def for_length(self, length: int) -> ModelConfig:
-        """Itself in an engine whose sequences have at most so many tokens."""
+        """The config for an engine with sequences of at most this many tokens."""
         ropes = (rope.for_length(length) for rope in self.ropes)
         return dataclasses.replace(self, ropes=tuple(ropes))
 
     def describe(self) -> str:
-        """The model in one line."""
+        """A one-line description."""
         stored = self.storage.name if self.storage else self.dtype
         said = f"{self.draft_vocab_size} of " if self.maps_tokens else ""
         split = f", split over {self.ranks} ranks" if self.ranks > 1 else ""
@@ -162,10 +162,11 @@ class ModelConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelConfig:
-        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
+        unknown key."""
         return from_dict(cls, data)

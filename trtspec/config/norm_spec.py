@@ -14,8 +14,8 @@ Shape: TypeAlias = tuple[int, ...]
 @strict_config()
 @dataclass(frozen=True)
 class NormSpec:
-    """eps: what is added to the mean square (``rms``) or the variance (``layer``) of a row.
-    one_plus: it multiplies by 1 + weight, not by the weight. bias: it adds one.
+    """eps: added to the mean square (``rms``) or the variance (``layer``) of a row. one_plus:
+    multiply by 1 + weight instead of weight. bias: whether it adds one.
 
     Raises ConfigError for a negative ``eps`` and for a bias of an RMS norm.
     """
@@ -32,6 +32,6 @@ class NormSpec:
             raise ConfigError("a norm of kind rms has no bias; use kind layer")
 
     def tensors(self, name: str, shape: Shape) -> dict[str, Shape]:
-        """Those of a norm of that name over so many elements."""
+        """The tensors of a norm of that name and width."""
         parts = ("weight", "bias") if self.bias else ("weight",)
         return dict.fromkeys((f"{name}.{part}" for part in parts), shape)

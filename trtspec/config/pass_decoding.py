@@ -1,4 +1,4 @@
-"""PassDecodingConfig: the options of drafts that a language model writes token by token."""
+"""PassDecodingConfig: options of drafts that a language model writes token by token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PASS_ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PassDecodingConfig(CutVocabularyConfig):
-    """Each depth of a draft is a pass of its own, so that it may end before max_draft_len; beside
-    `CutVocabularyConfig`:
+    """Each depth of a draft takes a pass of its own, so a draft may end before max_draft_len. In
+    addition to `CutVocabularyConfig`:
 
-    p_min: the least probability that the draft must give a token behind the one before it; a token
-    below it is not drafted, and nothing behind it (llama.cpp's `--draft-p-min`; 0: off). With
-    adaptive=True a draft also ends where its next pass does not pay.
+    p_min: drafting stops before a token whose probability, given the one before it, is lower than
+    this for the draft (llama.cpp's `--draft-p-min`; 0: off). With adaptive=True a draft also ends
+    when its next pass would not pay.
     """
 
     steps_by_pass: ClassVar[int | None] = 12

@@ -1,4 +1,4 @@
-"""RopeConfig: one table of rotary position embedding, as plain data."""
+"""RopeConfig: a table of rotary position embedding, as plain data."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "proportional")
 class RopeConfig:
     """Rotary position embedding; fields that a type does not use stay at their defaults.
 
-    ``theta`` is the base; ``factor`` the stretch of the context (all but default);
-    ``original_max_position_embeddings`` the context before the stretch, in tokens (llama3, yarn);
-    ``low_freq_factor`` and ``high_freq_factor`` bound llama3's smooth band; the rest is yarn's:
+    ``theta``: the base; ``factor``: by how much the context is stretched (all but default);
+    ``original_max_position_embeddings``: the context before stretching, in tokens (llama3, yarn);
+    ``low_freq_factor`` and ``high_freq_factor`` bound llama3's smooth band. yarn:
     ``attention_factor`` scales cos and sin (None: derived from factor, ``mscale`` and
     ``mscale_all_dim``), ``beta_fast`` and ``beta_slow`` bound the ramp in rotations, ``truncate``
     rounds the bounds to whole dimensions.
 
-    longrope divides each frequency by a factor of its own: one of ``short_factor`` where the
-    longest sequence, of ``length`` tokens, stays within ``original_max_position_embeddings``, else
-    of ``long_factor``; so a build chooses, once for all positions. ``length`` None: not known yet;
-    it is no part of what makes two tables equal. ``attention_factor`` None: derived from
+    longrope divides each frequency by its own factor, from ``short_factor`` if the longest
+    sequence, of ``length`` tokens, stays within ``original_max_position_embeddings``, otherwise
+    from ``long_factor``. A build makes that choice once, for all positions. ``length`` None: not
+    known yet; it is ignored when tables are compared. ``attention_factor`` None: derived from
     ``factor``.
 
-    proportional: of the frequencies of a whole head, the first ``turning`` of 1 stay and the others
-    are 0.
+    proportional: the first ``turning`` share of a whole head's frequencies is used, the others are
+    0.
     """
 
     theta: float = 10000.0
@@ -101,18 +101,20 @@ class RopeConfig:
         return self.short_factor if length is not None and length <= original else self.long_factor
 
     def for_length(self, length: int) -> RopeConfig:
-        """Itself where no sequence has more tokens; only longrope's frequencies depend on it."""
+        """The table for sequences of at most this length; only longrope's frequencies depend on
+        it."""
         return replace(self, length=length) if self.type == "longrope" else self
 
     def usual(self, length: int) -> int:
-        """Of a model that was made for ``length`` tokens, those that it does best with: as many, or
-        as many as longrope has its short factors for."""
+        """The sequence length at which a model made for ``length`` tokens works best: that length,
+        or the range of longrope's short factors."""
         original = self.original_max_position_embeddings
         return min(length, original) if self.type == "longrope" and original else length
 
     def stretched(self, length: int) -> int:
-        """Tokens of the longest sequence of a model that says it was made for ``length``: as many,
-        or what positions are stretched to if that is more, and ``length`` was counted before."""
+        """The longest sequence of a model that was made for ``length`` tokens: that length, or the
+        range to which positions are stretched, if that is longer and ``length`` refers to the model
+        before stretching."""
         if self.type == "linear":
             return max(length, int(length * self.factor))
         if self.type == "yarn" and self.original_max_position_embeddings is not None:

@@ -1,4 +1,4 @@
-"""SamplingParams: what one request asks of the sampler, checked once, when it is made."""
+"""SamplingParams: a request's sampling options, checked once, on construction."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _ALIASES = {
 @dataclass(frozen=True)
 class RequestSpeculation:
     """How one request is drafted for. num_speculative_tokens: the depth of its drafts, at most the
-    engine's; 0 or None: it is not drafted for, and costs its draft nothing."""
+    engine's; 0 or None: no drafts, at no cost to the draft engine."""
 
     num_speculative_tokens: int | None
 
@@ -111,37 +111,34 @@ class RequestSpeculation:
 @strict_config(aliases=_ALIASES, foreign=_FOREIGN, none_means_default=True, error=RequestError)
 @dataclass(frozen=True)
 class SamplingParams:
-    """Options of one request; every value that cannot be honoured raises RequestError.
+    """Options of one request; any value that cannot be honoured raises RequestError.
 
     max_tokens: most tokens to generate (32, as in TensorRT-LLM; vLLM's default is 16). None means
-        as many as fit into the model's length.
-    min_tokens: no EOS and no `stop_token_ids` before this many tokens; stop strings do not count.
-    temperature: 0 (the default, as in TensorRT-LLM) is greedy, and top_k, top_p and min_p then
-        have no effect; above 0 the next token is drawn from softmax(logits / temperature).
-    top_k: keep the k best tokens; 0 or -1 is off. top_p: keep the smallest set of best tokens with
-        this mass; 1 is off. min_p: drop tokens less likely than min_p times the best; 0 is off.
-    seed: any 64-bit integer (-1 too). The same seed gives the same text whatever else runs in the
-        batch and however it is speculated. None draws one, reported with the output.
-    repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt or
-        the output; 1 is off. presence_penalty, frequency_penalty: subtracted once, or once per
-        occurrence, from tokens in the output; within [-2, 2], 0 is off.
-    logit_bias: token id -> number added to its logit.
-    bad_words: strings or lists of token ids that must not appear; `bad_words_ids` is the resolved
-        form, filled by the LLM from the strings with its tokenizer.
-    stop: string(s) that end the text; `include_stop_str_in_output` keeps them. A special token in
-        them counts where it is not shown too; a string that is one special token acts as its id in
-        stop_token_ids. stop_token_ids: tokens that end it. ignore_eos: generate past the model's
-        own end token.
-    n: sequences per prompt. logprobs: None, or how many best tokens to report per position beside
-        the sampled one (0 to 20), from the raw model.
-    detokenize: False returns token ids only; stop strings then cannot be given.
-    speculative: ``{"num_speculative_tokens": K}``: this request's drafts are at most K deep, 0 or
-        None: none; left out, as deep as the engine's. The text is the same.
-    guided_decoding: what the text must look like, see `GuidedDecodingParams`; it says itself where
-        the text may end. thinking_budget: most tokens between <think> and </think>; then the latter
-        is forced. logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with
-        the prompt's ids first, of nothing but these; or objects of `LogitsProcessor`, of which each
-        sequence gets a copy. None of the three changes with drafts, nor switches them off.
+    as many as fit into the model's length. min_tokens: no EOS and no `stop_token_ids` before this
+    many tokens; stop strings are ignored until then. temperature: 0 (the default, as in
+    TensorRT-LLM) is greedy, and top_k, top_p and min_p then have no effect; above 0 the next token
+    is sampled from softmax(logits / temperature). top_k: keep the k best tokens; 0 or -1 is off.
+    top_p: keep the smallest set of best tokens with this probability mass; 1 is off. min_p: drop
+    tokens less likely than min_p times the best; 0 is off. seed: any 64-bit integer (-1 too). The
+    same seed gives the same text whatever else is in the batch and whatever drafts. None draws one,
+    which the output reports. repetition_penalty: divides positive and multiplies negative logits of
+    tokens in the prompt or the output; 1 is off. presence_penalty, frequency_penalty: subtracted
+    once, or once per occurrence, from tokens in the output; within [-2, 2], 0 is off. logit_bias:
+    token id -> number added to its logit. bad_words: strings or lists of token ids that must not
+    appear; `bad_words_ids` is the resolved form, which the LLM fills from the strings with its
+    tokenizer. stop: string(s) that end the text; `include_stop_str_in_output` keeps them. A special
+    token in them counts even where it is not shown; a string that is a single special token acts as
+    its id in stop_token_ids. stop_token_ids: tokens that end the text. ignore_eos: generate past
+    the model's own end token. n: sequences per prompt. logprobs: None, or how many best tokens to
+    report per position besides the sampled one (0 to 20), from the raw model. detokenize: False
+    returns token ids only; stop strings then cannot be given. speculative:
+    ``{"num_speculative_tokens": K}`` limits this request's drafts to depth K, 0 or None disables
+    them; by default they are as deep as the engine's. The text is the same. guided_decoding:
+    constraints on the text, see `GuidedDecodingParams`; they also decide where the text may end.
+    thinking_budget: most tokens between <think> and </think>; then the latter is forced.
+    logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with the prompt's
+    ids first, that depend on nothing else; or `LogitsProcessor` objects, of which each sequence
+    gets a copy. The last three neither change with drafts nor disable them.
     """
 
     max_tokens: int | None = 32
@@ -237,7 +234,7 @@ class SamplingParams:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SamplingParams:
-        """From a mapping, as from JSON; same checks as the constructor."""
+        """From a mapping, for example from JSON, with the constructor's checks."""
         return from_dict(cls, data)
 
     @property
@@ -256,13 +253,14 @@ class SamplingParams:
         return tuple(dict.fromkeys((*self.bad_words_ids, *lists)))
 
     def max_output_tokens(self, num_prompt_tokens: int, max_seq_len: int) -> int:
-        """Tokens that may be generated after a prompt of that length: what is asked for, cut to
-        what fits (0 or less if not even one token does)."""
+        """How many tokens may be generated after a prompt of that length: max_tokens, cut to what
+        fits (0 or less if nothing fits)."""
         room = max_seq_len - num_prompt_tokens
         return room if self.max_tokens is None else min(self.max_tokens, room)
 
     def max_draft_len(self, deepest: int) -> int:
-        """Depth of its drafts, where they are at most `deepest` (0: nothing drafts).
+        """The depth of the request's drafts, given that drafts are at most `deepest` (0: nothing
+        drafts).
 
         Raises:
             RequestError: it asks for deeper ones.
@@ -280,7 +278,7 @@ class SamplingParams:
         return asked
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise RequestError if a token id named in these options is not below `vocab_size`."""
+        """Raise RequestError if these options name a token id that is not below `vocab_size`."""
         named = {
             "logit_bias": list(self.token_biases),
             "stop_token_ids": list(self.stop_token_ids),

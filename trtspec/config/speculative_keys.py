@@ -1,5 +1,5 @@
-"""Speculation keys of TensorRT-LLM, vLLM and SGLang: which mean a field of ours, which ask for what
-is done anyway, and why the others are refused. Data only."""
+"""Speculation keys of TensorRT-LLM, vLLM and SGLang: which translate to a field of ours, which ask
+for something that is done anyway, and why the others are refused. Data only."""
 
 from __future__ import annotations
 

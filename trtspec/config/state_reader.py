@@ -1,4 +1,4 @@
-"""StateReader: what the shapes of all networks that read the target's hidden states share."""
+"""StateReader: the shape of networks that read the target's hidden states."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from trtspec.errors import ConfigError
 
 
 class StateReader:
-    """A draft network beside its target.
+    """A draft network that reads its target's hidden states.
 
     decoder: the shape of its layers; ``vocab_size`` is that of the tokens it reads, the target's.
-    target_hidden_size: width of one captured state. capture_layers: which states of the target it
-    reads, in the order of their concatenation: i is the output of decoder layer i, -1 the
-    embeddings, the target's number of layers the output of its final norm (EAGLE-1).
+    target_hidden_size: width of one captured state. capture_layers: which hidden states of the
+    target it reads, in the order in which they are concatenated: i is the output of decoder layer
+    i, -1 the embeddings, the target's number of layers the output of its final norm (EAGLE-1).
     draft_vocab_size: rows of its head; fewer than ``decoder.vocab_size`` come with a map to the
-    target's ids. own_embedding, own_head: the checkpoint brings them; else they are the target's.
+    target's ids. own_embedding, own_head: whether the checkpoint has them; otherwise the target's
+    are used.
     """
 
     decoder: ModelConfig
@@ -39,11 +40,12 @@ class StateReader:
 
     @property
     def hidden_in(self) -> int:
-        """Width of what one row reads of the target."""
+        """Width of the hidden states that one row reads."""
         return len(self.capture_layers) * self.target_hidden_size
 
     def _check_reading(self) -> None:
-        """ConfigError if it cannot read such a target, borrow from it, or choose its tokens."""
+        """Raise ConfigError if it cannot read such a target, borrow from it, or propose its
+        tokens."""
         layers, hidden = self.capture_layers, self.decoder.hidden_size
         if self.target_hidden_size < 1:
             raise ConfigError(f"target_hidden_size={self.target_hidden_size} must be at least 1")

@@ -1,7 +1,7 @@
-"""Strict configs: frozen dataclasses whose keys and types are checked wherever they come from.
+"""Strict configs: frozen dataclasses that check their keys and types, wherever these come from.
 
-`from_dict` builds any dataclass; the class decorator `strict_config` gives the same checks to the
-constructor, so that a keyword argument and a key of a JSON file fail with the same words.
+`from_dict` builds any dataclass; the class decorator `strict_config` gives the constructor the same
+checks, so that a keyword argument and a key of a JSON file fail with the same message.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NAMED_BY_TORCH = (torch.dtype, torch.device)
 
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """A key that users of neighbouring engines know and that is not a field here.
+    """A key of a neighbouring engine that is not a field here.
 
-    It is accepted, and dropped, when its value asks for what is done anyway; any other value is
-    refused with `reason`. `accepts` holds those values, or decides (value, all keys given) and
-    says in its docstring what it accepts.
+    It is accepted and dropped if its value asks for something that is done anyway; any other value
+    is refused with `reason`. `accepts` holds the accepted values, or is a function of (value, all
+    given keys) whose docstring says what it accepts.
     """
 
     reason: str
@@ -44,7 +44,7 @@ class Foreign:
 
 @dataclasses.dataclass(frozen=True)
 class KeyRules:
-    """What a strict class understands beyond its own field names."""
+    """What a strict class accepts beyond its own field names."""
 
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     foreign: Mapping[str, Foreign] = dataclasses.field(default_factory=dict)
@@ -56,7 +56,7 @@ _RULES_ATTRIBUTE = "__trtspec_key_rules__"
 
 
 def key_rules(cls: type) -> KeyRules:
-    """The rules given to `strict_config`, or the plain ones (own fields only)."""
+    """The rules given to `strict_config`, or the default ones (own fields only)."""
     rules = cls.__dict__.get(_RULES_ATTRIBUTE)
     return rules if isinstance(rules, KeyRules) else KeyRules()
 
@@ -69,8 +69,8 @@ def strict_config(
     error: type[TrtspecError] = ConfigError,
 ) -> Callable[[type[T]], type[T]]:
     """Class decorator, placed above `@dataclass`: the constructor refuses unknown keys and wrong
-    types with `error`, knows `aliases` (foreign name -> field) and `foreign` keys. With
-    `none_means_default`, None stands for a field's default where the field cannot hold None."""
+    types with `error`, and knows `aliases` (foreign name -> field) and `foreign` keys. With
+    `none_means_default`, None stands for the default of a field that cannot hold None."""
 
     def decorate(cls: type[T]) -> type[T]:
         rules = KeyRules(aliases or {}, foreign or {}, none_means_default, error)
@@ -89,8 +89,8 @@ def strict_config(
 
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str | None = None) -> T:
     """Build dataclass `cls` from a mapping. Unknown keys, missing keys and values of the wrong type
-    raise ConfigError (or the error of the class); lists become tuples and nested mappings become
-    nested dataclasses where the field says so. `where` (a file, say) is put before the message."""
+    raise ConfigError (or the error of the class); lists become tuples and nested mappings nested
+    dataclasses where the field says so. `where` (such as a file) prefixes the message."""
     rules = key_rules(cls)
     if not isinstance(data, Mapping):
         raise rules.error(
@@ -125,15 +125,15 @@ def _plain(value: Any) -> Any:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean `x`?' or the empty string."""
+    """'; did you mean `x`?', or the empty string."""
     close = [each for each in known if _resembles(name, each)]
     best = difflib.get_close_matches(name, close, n=1, cutoff=0.6)
     return f"; did you mean `{best[0]}`?" if best else ""
 
 
 def _resembles(name: str, known: str) -> bool:
-    """Whether one may be meant by the other: apart from the words that both have, they are alike,
-    or one has none left. So `lora_config` is no `quant_config`."""
+    """Whether one may be a misspelling of the other: apart from shared words they are alike, or one
+    has nothing left. So `lora_config` does not suggest `quant_config`."""
     words, others = name.split("_"), known.split("_")
     own = "_".join(word for word in words if word not in others)
     theirs = "_".join(word for word in others if word not in words)
@@ -142,7 +142,7 @@ def _resembles(name: str, known: str) -> bool:
 
 def resolve_keys(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Constructor arguments of dataclass `cls` by field name: aliases resolved, foreign keys
-    resolved, unknown ones refused, every value checked against its annotation."""
+    checked, unknown ones refused, every value checked against its annotation."""
     rules, hints = key_rules(cls), _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     if len(args) > len(fields):
@@ -216,8 +216,8 @@ def _name(hint: Any) -> str:
 
 
 def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = ConfigError) -> Any:
-    """`value` as the type `hint` wants it, or `error` with the label before it. Never loses
-    information: an int may become a float, a list a tuple and a dtype or device of torch its name,
+    """`value` as the type `hint` wants it, or `error` prefixed with the label. Never loses
+    information: an int may become a float, a list a tuple, and a torch dtype or device its name;
     nothing else changes."""
     refusal = error(f"{label} must be {_name(hint)}, got {type(value).__name__} {value!r:.80}")
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
@@ -282,7 +282,7 @@ def check_value(label: str, value: Any, hint: Any, error: type[TrtspecError] = C
 
 
 def _has_kinds(hint: Any) -> bool:
-    """Whether it stands for several dataclasses, one for each `kind` (see `LayerPart`)."""
+    """Whether it stands for several dataclasses, told apart by `kind` (see `LayerPart`)."""
     return isinstance(hint, type) and hasattr(hint, "kinds")
 
 

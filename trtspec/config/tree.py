@@ -1,4 +1,4 @@
-"""TreeShape: the fixed shape of a draft tree, as a rollout is built for it."""
+"""TreeShape: the fixed shape of a draft tree, which a rollout is built for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Choices = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class TreeShape:
-    """(k, D, N): children kept per node, draft steps, rows verified with the root included.
+    """(k, D, N): children kept per node, draft steps, rows verified including the root.
 
     Without ``choices`` the tree is dynamic (a chain if k is 1): the best N - 1 nodes of a beam of
-    width k are kept. With ``choices`` it is static: each is the path of one node, a rank among its
-    siblings for every depth, as in EAGLE-1 and Medusa; k, D and N follow from them.
+    width k are kept. With ``choices`` it is static: each choice is the path of one node, given by
+    its rank among siblings at every depth, as in EAGLE-1 and Medusa; k, D and N follow from the
+    choices.
     """
 
     topk: int
@@ -62,8 +63,8 @@ class TreeShape:
 
     @classmethod
     def static(cls, choices: Iterable[Iterable[int]], name: str = "eagle_choices") -> TreeShape:
-        """The tree of these paths, in messages called ``name``; ConfigError unless they are closed
-        under parents."""
+        """The tree of these paths, which messages call ``name``; ConfigError unless every parent is
+        included."""
         return cls(*cls._of_checked(check_choices(choices, name)))
 
     @staticmethod
@@ -73,28 +74,28 @@ class TreeShape:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the tree, the root not counted."""
+        """Nodes of the tree, without the root."""
         return self.num_draft_tokens - 1
 
     @property
     def first_step(self) -> TreeShape:
-        """The tree of a rollout of one step: the topk best children of the root, as far as this
-        tree has room for them."""
+        """The tree of a one-step rollout: the root's topk best children, as far as this tree has
+        room for them."""
         return TreeShape(self.topk, 1, min(self.topk + 1, self.num_draft_tokens))
 
     @property
     def num_rollout_rows(self) -> int:
-        """Rows that a rollout writes into the draft cache behind the accepted ones."""
+        """Rows that a rollout writes into the draft cache after the accepted ones."""
         if self.choices is None:
             return self.topk * (self.num_steps - 1)
         return len({path[:-1] for path in self.choices if len(path) > 1})
 
 
 def check_choices(choices: Iterable[Iterable[int]], name: str = "eagle_choices") -> Choices:
-    """The paths as tuples, ordered by depth, then by rank; ``name`` is what messages call them.
+    """The paths as tuples, ordered by depth, then by rank; messages call them ``name``.
 
     Raises:
-        ConfigError: no path, an empty or repeated one, a negative rank, or a path without its
+        ConfigError: there is no path, or one is empty, repeated, has a negative rank or lacks its
             parent; the path is named.
     """
     paths = [tuple(path) for path in choices]

@@ -1,4 +1,5 @@
-"""TreeDecodingConfig: the methods whose drafts come from an engine of their own, as a tree."""
+"""TreeDecodingConfig: options of methods whose drafts come as a tree from an engine of their
+own."""
 
 from __future__ import annotations
 
@@ -17,10 +18,9 @@ from trtspec.config.tree import MAX_TREE_ROWS, Choices, TreeShape
 from trtspec.errors import ConfigError
 
 OWN_MODULES = "[target]"
-"""The name by which a config means networks in the target's own checkpoint."""
+"""The name by which a config refers to networks in the target's own checkpoint."""
 LEFT_OUT = -(1 << 31)
-"""Stands for a number that was not given, and is none that anybody gives; every config holds the
-resolved one once it is made."""
+"""Marks a number that was not given; once a config is constructed, it holds the resolved number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,35 +30,35 @@ class TreeDecodingConfig(DecodingConfig):
     speculative_model: directory or id of the draft checkpoint (also `model`, `draft_model`,
     `speculative_model_dir`). max_draft_len: D, draft steps (also `num_speculative_tokens`,
     `num_steps`). topk: k, candidates kept per step (also `eagle_topk`, `dynamic_tree_max_topK`),
-    1 if left out. num_draft_tokens: N, rows verified, the root included; at most
-    1 + k + (D-1)k^2. Left out, N is D + 1 for a chain and k*D + 1 for a tree, within the limit of
-    rows. max_total_draft_tokens: the same without the root, N - 1. use_dynamic_tree: says that a
-    tree is wanted; k above 1 says so as well, so it may be left out.
+    default 1. num_draft_tokens: N, rows verified including the root; at most 1 + k + (D-1)k^2. The
+    default is D + 1 for a chain and k*D + 1 for a tree, within the row limit.
+    max_total_draft_tokens: the same without the root, N - 1. use_dynamic_tree: asks for a tree; k
+    above 1 does so as well, so it may be left out.
 
-    weight_dtype, weight_group_size, head_weight_dtype, activation_dtype: of the draft's network, as
-    `BuildConfig` has them of the target; the text does not depend on them. Weights that a
-    checkpoint has quantised are then quantised again. auto: a language model of more than 100 MB
-    gets 4 bits on a CPU, its head too; any other draft keeps its weights, or has them as the
-    target's. A head without a dtype of its own has that of the others, where these have one.
+    weight_dtype, weight_group_size, head_weight_dtype, activation_dtype: for the draft's network,
+    what `BuildConfig` has for the target; the text does not depend on them. Weights that the
+    checkpoint has quantised are then requantised. auto: on a CPU a language model of more than 100
+    MB gets 4 bits, its head too; any other draft keeps its weights, or has them in the target's
+    format. A head without a dtype of its own follows the other layers, if these have one.
 
-    draft_window: newest tokens that the draft's attention sees, beside the first draft_sinks of a
-    text, both in whole blocks; its cache lets go of what lies between (also
-    `speculative_draft_window_size`, `speculative_draft_sink_size`). None: it sees all. It may be
-    asked for of an engine that is built already.
+    draft_window: newest tokens that the draft's attention sees, besides the first draft_sinks
+    tokens of a text, both in whole blocks; its cache releases the blocks between (also
+    `speculative_draft_window_size`, `speculative_draft_sink_size`). None: it sees everything. It
+    can be set for an engine that is already built.
     """
 
     draft_method: ClassVar[str | None] = None
-    """The method whose drafts it runs, where that is not its own."""
+    """The method whose drafts it runs, if not its own."""
 
     least_key: ClassVar[str | None] = None
-    """The field that `least_probability` is, where a method has one."""
+    """The field that holds `least_probability`, if the method has one."""
 
     choices_key: ClassVar[str | None] = None
-    """The field that fixes a static tree, where a method has them."""
+    """The field that fixes a static tree, if the method supports static trees."""
 
     usual_steps: ClassVar[int | None] = 5
     steps_by_pass: ClassVar[int | None] = None
-    """The same where a draft ends before what does not pay; None: as many."""
+    """`usual_steps` where a draft stops before what does not pay; None: the same."""
 
     speculative_model: str | Path
     topk: int = LEFT_OUT
@@ -112,16 +112,16 @@ class TreeDecodingConfig(DecodingConfig):
 
     @property
     def cut(self) -> VocabularyAsked | None:
-        """The tokens that the draft's head is to be cut to; None: it stays whole."""
+        """The tokens that the draft's head is reduced to; None: it stays whole."""
         return None
 
     def uncut(self) -> Self:
-        """The same drafts, of a network with its whole head."""
+        """The same config with the whole head."""
         return self
 
     @property
     def weights(self) -> DraftWeights:
-        """How the draft is to keep its weights."""
+        """How the draft keeps its weights."""
         return DraftWeights(
             self.weight_dtype,
             self.weight_group_size,
@@ -131,30 +131,32 @@ class TreeDecodingConfig(DecodingConfig):
 
     @property
     def least_probability(self) -> float:
-        """That a draft must give a token behind the one before it, else it drafts no further."""
+        """The probability that the draft must give a token, given the one before it, to go on
+        drafting."""
         return 0.0 if self.least_key is None else float(getattr(self, self.least_key))
 
     @property
     def window(self) -> DraftWindow | None:
-        """What the draft's attention sees; None: all."""
+        """What the draft's attention sees; None: everything."""
         size = self.draft_window
         return None if size is None else DraftWindow(size, self.draft_sinks)
 
     def of_engine(self, folder: str) -> Self:
-        """The same drafts, of the network in that folder of an engine."""
+        """The same config for the draft network in that engine folder."""
         return replace(self, speculative_model=folder)
 
     def network(self, found: DraftConfig) -> tuple[DraftConfig, tuple[str, ...]]:
-        """What these drafts take of the network that a checkpoint holds, and lines about a choice
-        that was made; ConfigError if it cannot draft so deep."""
+        """The part of a checkpoint's network that these drafts use, and lines about choices that
+        were made; ConfigError if it cannot draft that deep."""
         return found.for_steps(self.tree.num_steps), ()
 
     def check_network(self, built: DraftConfig) -> None:
-        """ConfigError if these drafts ask for another use of a checkpoint than the one that an
-        engine's network was built for."""
+        """Raise ConfigError if these drafts need a different network than the one that the engine
+        was built for."""
 
     def _resolve_tree(self) -> TreeShape:
-        """The tree that the numbers mean, given or resolved; ConfigError for a contradiction."""
+        """The tree that the numbers describe, whether given or resolved; ConfigError if they
+        contradict each other."""
         k = 1 if self.topk == LEFT_OUT else self.topk
         if self.use_dynamic_tree and k == 1:
             raise ConfigError(
@@ -182,9 +184,9 @@ class TreeDecodingConfig(DecodingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoicesDecodingConfig(TreeDecodingConfig):
-    """A method that has static trees as well: the field named by ``choices_key`` holds the paths of
-    its nodes, tuples or the JSON text of a list; k, D and N follow from them, and where given too,
-    must agree."""
+    """A method that also supports static trees: the field named by ``choices_key`` holds the paths
+    of its nodes, as tuples or as the JSON text of a list. k, D and N follow from them and must
+    agree if they are given too."""
 
     choices_key: ClassVar[str]
 
@@ -222,7 +224,7 @@ class ChoicesDecodingConfig(TreeDecodingConfig):
         return tree
 
     def _resolve_numbers(self) -> TreeShape:
-        """The tree where no paths are given."""
+        """The tree if no paths are given."""
         if self.max_draft_len == LEFT_OUT:
             raise ConfigError(
                 f"{type(self).__name__}: missing option `max_draft_len`, the number of draft "
@@ -233,13 +235,13 @@ class ChoicesDecodingConfig(TreeDecodingConfig):
 
 
 def with_networks(config: DecodingConfig | None) -> tuple[TreeDecodingConfig, ...]:
-    """Of the members of a config those that draft with a network of their own, in their order."""
+    """The members of a config that draft with a network of their own, in order."""
     members = config.members if config else ()
     return tuple(member for member in members if isinstance(member, TreeDecodingConfig))
 
 
 def agree(config: DecodingConfig, name: str, value: int, why: str) -> None:
-    """ConfigError if a number was given that differs from what others mean."""
+    """Raise ConfigError if a given number differs from what the others imply."""
     given = getattr(config, name)
     if given not in (LEFT_OUT, value):
         raise ConfigError(
@@ -248,8 +250,8 @@ def agree(config: DecodingConfig, name: str, value: int, why: str) -> None:
 
 
 def rows_of(config: Any, usual: int) -> int:
-    """num_draft_tokens, which max_total_draft_tokens counts without the root; ``usual`` if neither
-    was given. ConfigError if they contradict each other."""
+    """num_draft_tokens, or max_total_draft_tokens, which does not count the root; ``usual`` if
+    neither was given. ConfigError if they contradict each other."""
     rows, nodes = config.num_draft_tokens, config.max_total_draft_tokens
     if rows == LEFT_OUT:
         return usual if nodes == LEFT_OUT else int(nodes) + 1
@@ -258,7 +260,7 @@ def rows_of(config: Any, usual: int) -> int:
 
 
 def _parse_choices(text: str, name: str) -> Choices:
-    """The paths of a JSON list of lists, as a command line passes it."""
+    """The paths of a JSON list of lists, as given on a command line."""
     try:
         paths = json.loads(text)
     except ValueError as error:

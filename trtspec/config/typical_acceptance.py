@@ -1,4 +1,4 @@
-"""TypicalAcceptanceConfig: the lossy rule of Medusa, only ever used when asked for."""
+"""TypicalAcceptanceConfig: Medusa's lossy acceptance rule, used only on request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class TypicalAcceptanceConfig:
-    """LOSSY: the text is then not the target's own. A draft is kept where the target gives it more
+    """LOSSY: the text is then not the target's own. A draft is accepted if the target gives it more
     than ``min(posterior_threshold, posterior_alpha * exp(-entropy))``, whatever the target would
-    have sampled there (typical acceptance of Medusa, section 3.3 of arXiv 2401.10774); the longest
-    path of such drafts wins. At temperature 0 drafts are kept by equality as ever."""
+    have sampled there (Medusa's typical acceptance, section 3.3 of arXiv 2401.10774); the longest
+    path of such drafts wins. At temperature 0 drafts are accepted by equality as usual."""
 
     posterior_threshold: float = 0.09
     posterior_alpha: float = 0.3

@@ -1,4 +1,4 @@
-"""CacheSizes: what the caches of a network have room for."""
+"""CacheSizes: the sizes of a network's KV caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtspec.ops.kv_cache import KVCache
 
 
 class CacheSizes(NamedTuple):
-    """Blocks, states and rows of a call, see `KVTensors.new`."""
+    """Numbers of blocks, states and rows per call; see `KVTensors.new`."""
 
     num_blocks: int
     num_states: int
@@ -22,11 +22,11 @@ class CacheSizes(NamedTuple):
 
     @classmethod
     def of(cls, books: KVCache, num_rows: int = 0) -> CacheSizes:
-        """For these books; behind their states is that of padding."""
+        """The sizes that these caches' bookkeeping asks for, plus one state for padding."""
         return cls(books.num_blocks, books.states.num_slots + 1, num_rows)
 
     def caches(self, engine: EngineConfig, network: ModelConfig) -> KVTensors:
-        """Of a network of an engine, on its device."""
+        """Allocate the caches of one of the engine's networks on its device."""
         blocks, states, rows = self
         place = engine.layout, blocks, torch.device(engine.build.device)
         dtype = built_dtype(engine)

@@ -1,4 +1,5 @@
-"""The contents of a conversation in the form that its chat template reads: text, or parts."""
+"""Brings the contents of a conversation into the form that its chat template reads: text or
+parts."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from trtspec.errors import RequestError
 ContentForm = Literal["text", "parts"]
 Part = Mapping[str, str]
 TEXT_PARTS = ("text", "input_text", "output_text")
-"""Types of parts of text: OpenAI's of chats, and of what is said to, and by, its newer API."""
+"""Types of text parts in OpenAI's chat and responses APIs."""
 PART_REMAINS = ("annotations", "logprobs")
-"""What that API writes beside the text of an answer; empty here."""
+"""Fields that the responses API adds to the text of an answer; empty here."""
 
 
 class _Generation(Extension):
-    """Transformers' own block ``{% generation %}``, which marks what an assistant says."""
+    """Transformers' ``{% generation %}`` block, which marks the assistant's text."""
 
     tags = {"generation"}  # noqa: RUF012  read by jinja2 off the class
 
@@ -31,15 +32,15 @@ class _Generation(Extension):
 
 
 def parsed(template: str) -> nodes.Template:
-    """The syntax tree of a chat template; jinja2's TemplateError if it has none."""
+    """The syntax tree of a chat template; raises jinja2's TemplateError if it does not parse."""
     return Environment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
 
 
 @lru_cache
 def content_form(template: str) -> ContentForm:
-    """What form of content a chat template reads: "parts" if it loops over a message's content
-    anywhere, be it by another name or as an argument of a macro; otherwise "text". A template that
-    cannot be parsed counts as "text": rendering it will say what is wrong."""
+    """Whether a chat template reads contents as "parts" or as "text": "parts" if it loops over a
+    message's content anywhere, also under another name or as a macro argument. A template that
+    cannot be parsed counts as "text"; rendering it reports the error."""
     try:
         tree = parsed(template)
     except TemplateError:
@@ -52,13 +53,13 @@ def content_form(template: str) -> ContentForm:
 def in_form(
     messages: Sequence[Mapping[str, Any]], form: ContentForm, where: str = "messages"
 ) -> list[Mapping[str, Any]]:
-    """The messages with every content in that form. Parts are joined by line ends; a text becomes a
-    single part. A message without content stays as it is: the template writes its tool calls; an
-    assistant's null, which clients send back out of an answer, is an empty text.
+    """The messages with every content in ``form``. Parts are joined by newlines; a text becomes a
+    single part. A message without content is left as it is, since the template writes its tool
+    calls. A null content of an assistant message, which clients copy from an answer, becomes an
+    empty text.
 
     Raises:
-        RequestError: a content holds something else than text; its place, from ``where`` on, is
-            named.
+        RequestError: a content is not text; the error names its place, starting with ``where``.
     """
     turns: list[Mapping[str, Any]] = []
     for index, message in enumerate(messages):
@@ -79,8 +80,8 @@ def in_form(
 
 
 def written_as_a_list(messages: Sequence[Mapping[str, Any]], text: str) -> Mapping[str, Any] | None:
-    """The first message whose list of parts stands in ``text`` as Python prints lists, if there is
-    one: a template may loop over the contents of one role and not of another."""
+    """The first message whose list of parts appears in ``text`` as Python prints lists, if any: a
+    template may loop over the contents of one role but not of another."""
     for message in messages:
         content = message.get("content")
         if isinstance(content, list) and str(content) in text:
@@ -112,14 +113,14 @@ def _part(part: Any, place: str) -> Part:
 
 
 def _said(part: Mapping[str, Any]) -> set[str]:
-    """The keys of a part, less those of an answer that hold nothing."""
+    """The keys of a part, except empty leftovers of an answer."""
     return {
         key for key, value in part.items() if key not in PART_REMAINS or value not in (None, [])
     }
 
 
 def _names_of_content(tree: nodes.Template) -> set[str]:
-    """Names that a template gives to a message's content: by ``set``, or as a macro's parameter."""
+    """Names that a template gives to a message's content, by ``set`` or as a macro parameter."""
     macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
     names: set[str] = set()
     while True:
@@ -140,7 +141,7 @@ def _names_of_content(tree: nodes.Template) -> set[str]:
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
-    """Whether an expression is a message's content, or some or all parts of it."""
+    """Whether an expression is a message's content, or some of its parts."""
     if isinstance(node, nodes.Name):
         return node.name in names
     if isinstance(node, nodes.Getattr):

@@ -1,4 +1,4 @@
-"""ChatOptions: what a call of `LLM.chat` may ask of the chat template, and what it may not."""
+"""ChatOptions: what a call of `LLM.chat` may ask of the chat template."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _names_of(options: type) -> set[str]:
 
 
 def _elsewhere(options: type, remedy: str) -> dict[str, Foreign]:
-    """The options of another class, none of which is taken here."""
+    """The options of another class, all refused here."""
     return {name: Foreign(remedy.format(name), ()) for name in _names_of(options)}
 
 
@@ -61,20 +61,17 @@ _OF_RENDERERS = {
 @strict_config(foreign=_FOREIGN, none_means_default=True, error=RequestError)
 @dataclass(frozen=True)
 class ChatOptions:
-    """Options of `LLM.chat` and `LLM.chat_prompt`, beside variables of the template.
+    """Options of `LLM.chat` and `LLM.chat_prompt`, besides the template's own variables.
 
     chat_template: the name of one of the tokenizer's templates, a file that holds one, or the
-        template itself; by default the tokenizer's ("tool_use", if there is one and tools are
-        given).
-    chat_template_kwargs: variables of the template. One that it never reads has no effect, as
-        clients send some to every model: the log says so. One whose spelling is close to a variable
-        that it reads is refused.
-    tools: functions that may be called, as JSON schemas or as documented Python functions.
-        documents: texts with titles to draw on. Both are refused if the template reads none.
-    add_generation_prompt: end the prompt with the header of an answer (the default, unless the last
-        message is continued).
-    continue_final_message: let the model go on with the last message. A name continues that field
-        of it.
+    template itself; by default the tokenizer's ("tool_use", if it exists and tools are given).
+    chat_template_kwargs: variables of the template. A variable that the template never reads has no
+    effect (clients send some to every model) and is logged; one that looks like a misspelt variable
+    of the template is refused. tools: functions that may be called, as JSON schemas or documented
+    Python functions. documents: texts with titles to draw on. Tools and documents are refused if
+    the template reads none. add_generation_prompt: end the prompt with the header of an answer (the
+    default, unless the last message is continued). continue_final_message: let the model continue
+    the last message, or the field of it that is named.
     """
 
     chat_template: str | Path | None = None
@@ -100,7 +97,7 @@ class ChatOptions:
             check_plain(value, f"chat_template_kwargs.{name}")
 
     def check_against(self, template: ChatTemplate) -> None:
-        """RequestError for options with which the template can do nothing."""
+        """Raise RequestError for options that have no effect on the template."""
         for name in ("tools", "documents"):
             if getattr(self, name) and name not in template.variables:
                 raise RequestError(
@@ -109,7 +106,7 @@ class ChatOptions:
                 )
 
     def arguments(self, tokenizer: Any, template: ChatTemplate) -> dict[str, Any]:
-        """What the tokenizer's `apply_chat_template` is given."""
+        """The arguments for the tokenizer's `apply_chat_template`."""
         own = inspect.signature(tokenizer.apply_chat_template).parameters
         for name in self.chat_template_kwargs:
             if name in own:
@@ -130,10 +127,10 @@ class ChatOptions:
 
 
 def split_options(given: Mapping[str, Any]) -> tuple[ChatOptions, dict[str, Any]]:
-    """The options among keyword arguments, and the others, which may be variables of the template.
+    """Split keyword arguments into options and the rest, which may be variables of the template.
 
     Raises:
-        RequestError: an option that belongs elsewhere, or has a value that it cannot have.
+        RequestError: an option belongs elsewhere or has an invalid value.
     """
     known = {f.name for f in fields(ChatOptions)} | set(_FOREIGN)
     options = ChatOptions(**{key: value for key, value in given.items() if key in known})
@@ -143,7 +140,7 @@ def split_options(given: Mapping[str, Any]) -> tuple[ChatOptions, dict[str, Any]
 def with_variables(
     options: ChatOptions, others: Mapping[str, Any], template: ChatTemplate
 ) -> ChatOptions:
-    """The options with what else was given by keyword as variables of the template.
+    """The options, with the remaining keyword arguments as variables of the template.
 
     Raises:
         RequestError: the template reads no such variable.
@@ -167,7 +164,8 @@ def with_variables(
 
 
 def check_plain(value: Any, place: str, depth: int = 0) -> None:
-    """RequestError unless a template can write the value: text, numbers, lists, mappings."""
+    """Raise RequestError unless a template can write the value: text, numbers, lists or
+    mappings."""
     if depth > _MAX_DEPTH:
         raise RequestError(f"{place[:120]} is nested more than {_MAX_DEPTH} deep")
     if isinstance(value, Mapping):
@@ -195,7 +193,7 @@ def _no_variable(name: str) -> RequestError:
 
 @lru_cache(maxsize=64)  # so that the log has it once
 def _check_unread(name: str, variables: frozenset[str]) -> None:
-    """For a variable that a template never reads."""
+    """Check a variable that the template never reads."""
     free = sorted(variables - _OF_RENDERERS)
     close = difflib.get_close_matches(name, free, n=1, cutoff=0.8)
     reads = f"it reads {', '.join(free)}" if free else "it reads none"

@@ -1,4 +1,4 @@
-"""ChatTemplate: the template of a conversation, which of several it is, and what it reads."""
+"""ChatTemplate: which chat template applies to a conversation, and what it reads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OWN_NAME = "default"  # of the template that is applied where none is named
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """What a chat template reads.
+    """A chat template and what it reads.
 
-    form: of the contents. variables: names that it takes from outside. words: attributes and keys
-    that it reads of messages and all else, and texts that it compares with. roles: those of the
-    words that may be a role.
+    form: of contents, "text" or "parts". variables: names that it expects from outside. words:
+    attributes and keys that it reads, and texts that it compares with. roles: those of the words
+    that may be a role.
     """
 
     text: str
@@ -39,7 +39,7 @@ class ChatTemplate:
 
 @lru_cache(maxsize=32)
 def read_template(text: str) -> ChatTemplate:
-    """A template by its text.
+    """Parse a template.
 
     Raises:
         RequestError: it cannot be parsed.
@@ -61,11 +61,11 @@ def read_template(text: str) -> ChatTemplate:
 
 
 def choose_template(tokenizer: Any, asked: str | Path | None, has_tools: bool) -> ChatTemplate:
-    """The template to apply: of the tokenizer's, the one of the name that is asked for, or the one
-    in a file of that path, or that text itself; without any, the tokenizer's own.
+    """The template to apply. ``chat_template`` is the name of one of the tokenizer's templates, a
+    file, or the template itself; without it, the tokenizer's default applies.
 
     Raises:
-        RequestError: there is none; a name or path is unknown; the template cannot be parsed.
+        RequestError: there is none, the name or path is unknown, or it cannot be parsed.
     """
     own = getattr(tokenizer, "chat_template", None)
     named = own if isinstance(own, dict) else {_OWN_NAME: own} if own else {}
@@ -95,7 +95,7 @@ def choose_template(tokenizer: Any, asked: str | Path | None, has_tools: bool) -
 
 
 def template_in_file(path: str | Path) -> ChatTemplate:
-    """The template that a file holds.
+    """The template in a file.
 
     Raises:
         RequestError: it cannot be read, or holds none.

@@ -1,4 +1,4 @@
-"""The messages of a conversation: the one check of `LLM.chat` and of the server."""
+"""Checks the messages of a conversation, for `LLM.chat` and for the server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SPELLINGS = (*_FIELDS, "tool_calls", "tool_call_id", "reasoning_content")
 def check_conversation(
     messages: Any, template: ChatTemplate, where: str = "messages"
 ) -> list[dict[str, Any]]:
-    """The messages, less fields that are empty and that the template never reads.
+    """The messages without empty fields that the template never reads.
 
-    A message has a ``role`` and a ``content``, which is checked where it is brought into the
-    template's form, and may have a ``name`` and what else the template reads. Roles are `ROLES` and
-    those that the template names.
+    A message has a ``role`` and a ``content`` (checked when it is brought into the template's
+    form), and may have a ``name`` and whatever else the template reads. Roles are `ROLES` and those
+    that the template mentions.
 
     Raises:
-        RequestError: anything else; its place, from ``where`` on, is named.
+        RequestError: anything else; the error names its place, starting with ``where``.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise RequestError(
@@ -40,8 +40,8 @@ def check_conversation(
 
 
 def in_known_roles(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
-    """`developer` is OpenAI's newer word for `system`; a template that does not know it would
-    leave its message out."""
+    """Replace `developer`, OpenAI's newer word for `system`, where the template does not know it
+    and would drop the message."""
     if "developer" in text:
         return list(messages)
     return [
@@ -51,7 +51,7 @@ def in_known_roles(messages: Sequence[Mapping[str, Any]], text: str) -> list[Map
 
 
 def uncommon_role(messages: Sequence[Mapping[str, Any]], where: str = "messages") -> str:
-    """The first role that only the template names, with its place; empty without one."""
+    """The first role that only the template knows, with its place; empty if there is none."""
     for index, message in enumerate(messages):
         if message["role"] not in ROLES:
             return f"{where}[{index}].role is {message['role'][:32]!r}; "

@@ -1,4 +1,5 @@
-"""Which drafts of an engine folder a speculative config means, and whether they can serve it."""
+"""Which drafts of an engine folder a speculative config refers to, and whether they can serve
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from trtspec.speculative.registry import methods
 
 
 def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
-    """What an engine folder was built for."""
+    """The speculation that an engine folder was built for."""
     if engine.speculation is not None or not engine.drafts:
         return engine.speculation
     contract = engine.drafts[0].speculation
@@ -28,11 +29,11 @@ def built_speculation(engine: EngineConfig) -> DecodingConfig | None:
 def find_drafts(
     engine: EngineConfig, speculation: DecodingConfig | None, at_hand: TargetDrafts
 ) -> tuple[EngineDraft, ...]:
-    """The drafts that a config runs: one for each member with a network of its own, in their order.
+    """The drafts that a config runs: one for each member with a network of its own, in order.
 
     Raises:
-        ConfigError: the engine lacks one of them, or it was built for less than is asked for.
-        CheckpointError: a checkpoint that is named cannot be found or read.
+        ConfigError: the engine lacks one of them, or was built for less than the config asks for.
+        CheckpointError: a named checkpoint cannot be found or read.
     """
     chosen: list[EngineDraft] = []
     for member in with_networks(speculation):
@@ -49,7 +50,7 @@ def _find_draft(
     asked: TreeDecodingConfig,
     at_hand: TargetDrafts,
 ) -> EngineDraft:
-    """The draft that is named, else the first that fits among those for the method."""
+    """The named draft, else the first one that fits among those for the method."""
     if not engine.drafts:
         raise ConfigError(
             "the engine was built without a draft; rebuild it with "
@@ -83,7 +84,7 @@ def _find_draft(
 
 
 def _check_contract(built: SpeculationContract, asked: TreeDecodingConfig) -> None:
-    """A tree asked for must be a cut of the one that the engine rolls out."""
+    """Check that the requested tree is a cut of the tree that the engine rolls out."""
     if asked.tree.choices != built.choices:
         raise ConfigError(
             f"the tree asked for ({_tree_kind(asked.tree.choices)}) is not the engine's "

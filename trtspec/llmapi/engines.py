@@ -1,4 +1,4 @@
-"""build: the engine folder of a checkpoint, for opening it more than once or elsewhere."""
+"""build: makes the engine folder of a checkpoint, to open it several times or elsewhere."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def build(
     output_dir: str | Path | None = None,
     **options: Any,
 ) -> Path:
-    """The engine folder for a checkpoint and, by ``speculative_config``, its draft.
+    """Build the engine folder for a checkpoint and the draft named by ``speculative_config``.
 
-    Compiles into the user's cache folder, or into ``output_dir``, unless an equal engine is there
-    already. `LLM` opens the result with its draft, and with ``speculative_config=False`` without.
+    Compiles into the user's cache folder or into ``output_dir``, unless an equal engine exists
+    there. `LLM` opens the result with its draft, or without it if ``speculative_config=False``.
     ``options`` are those of `LLM`; options that do not describe the engine have no effect. With
-    ``tokenizer`` the engine carries that one in place of the checkpoint's. An
-    engine folder is returned as it is, if it was built as the options ask. Whether it has the draft
-    is checked when it is opened.
+    ``tokenizer`` the engine carries that tokenizer instead of the checkpoint's. An engine folder is
+    returned as it is if it was built with these options; whether it has the draft is checked when
+    it is opened.
 
     Raises:
-        ConfigError: options that are unknown, out of range or do not fit each other.
+        ConfigError: options are unknown, out of range or contradict each other.
         CheckpointError, BuildError, EngineError: see their descriptions.
     """
     asked, options = part_speculation(speculative_config, options)
@@ -56,7 +56,7 @@ def build(
 
 
 def _check_tokenizer(engine: EngineConfig, asked: str | None) -> None:
-    """ConfigError where an engine carries another tokenizer than the one that was asked for."""
+    """Raise ConfigError if an engine carries a different tokenizer than requested."""
     if asked is None:
         return
     fingerprint = tokenizer_fingerprint(tokenizer_folder(asked))
@@ -71,7 +71,7 @@ def _check_tokenizer(engine: EngineConfig, asked: str | None) -> None:
 def plan_engine(
     checkpoint: Path, config: LLMConfig, speculation: DecodingConfig | None
 ) -> BuildPlan:
-    """What `build` would build, also written to the log."""
+    """Plan what `build` would build; the plan is logged."""
     with progress_shown(config.verbose), progress("read the checkpoint", is_long=False):
         plan = plan_build(
             checkpoint,
@@ -86,11 +86,11 @@ def plan_engine(
 
 
 def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
-    """The limits within which a built engine may be used.
+    """The limits within which a built engine is used.
 
     Raises:
-        ConfigError: ``config`` differs in options that the engine has fixed.
-        EngineError: ``config`` asks for more than it was built for.
+        ConfigError: ``config`` changes an option that is fixed in the engine.
+        EngineError: ``config`` asks for more than the engine was built for.
     """
     build = engine.build
     asked = config.build_config()

@@ -27,11 +27,11 @@ from trtspec.llmapi.help_texts import one_of
 from trtspec.speculative.registry import NO_METHOD, method_name, methods, methods_taking
 
 ENGINE, SPECULATION, SAMPLING = "engine", "speculation", "sampling"
-"""What an option is of: the engine and its caches, the speculative config, `SamplingParams`."""
+"""What an option belongs to: the engine and its caches, the speculative config, or
+`SamplingParams`."""
 
 Row = tuple[str, str, str | None, Mapping[str, Any]]
-"""Names of a flag, the option that it is (a path where it lies in another), help, and what
-argparse asks beside these."""
+"""Names of a flag, its option (a path if nested), its help, and further arguments for argparse."""
 LAYERS = (
     "layers whose outputs are written, -1 for the embeddings; or the method that a draft is to be "
     "trained for"
@@ -68,7 +68,7 @@ def _model_flags() -> list[Row]:
 
 
 def draft_flags() -> list[Row]:
-    """About a draft's weights, named as those of the target behind ``draft_``, and its tokens."""
+    """Flags for a draft's weights and tokens: the target's names with the prefix ``draft_``."""
     kinds = one_of([*format_kinds()])
     return [
         (
@@ -239,7 +239,8 @@ def _generation_flags() -> list[Row]:
 
 
 def add_flags(parser: argparse.ArgumentParser, default_method: str) -> None:
-    """All of them. ``default_method``: words for what `speculative_config` is given."""
+    """Add all of them. ``default_method``: how the help describes the default of
+    `speculative_config`."""
     for title, of, rows in (
         ("model", ENGINE, _model_flags()),
         ("speculation", SPECULATION, _speculation_flags(default_method)),
@@ -250,7 +251,8 @@ def add_flags(parser: argparse.ArgumentParser, default_method: str) -> None:
 
 
 def layer(text: str) -> int | str:
-    """A value of ``--capture_layers``: a number where it is one, else what the config checks."""
+    """A value of ``--capture_layers``: a number if it is one, else a name that the config
+    checks."""
     try:
         return int(text)
     except ValueError:
@@ -258,7 +260,8 @@ def layer(text: str) -> int | str:
 
 
 def add_rows(add: Callable[..., Any], of: str, rows: Iterable[Row]) -> None:
-    """A flag for each row of options ``of`` something. ``add``: of a parser or of a group."""
+    """Add a flag for each row with options ``of`` something. ``add``: `add_argument` of a parser or
+    group."""
     for names, option, text, how in rows:
         first, *others = names.split()
         name = first.removeprefix("--")
@@ -268,8 +271,8 @@ def add_rows(add: Callable[..., Any], of: str, rows: Iterable[Row]) -> None:
 
 
 def options(args: argparse.Namespace, of: str) -> dict[str, Any]:
-    """The options that were given, or have a default, of `ENGINE`, `SPECULATION`, `SAMPLING`, or of
-    what else `add_rows` was told."""
+    """The options of `ENGINE`, `SPECULATION`, `SAMPLING` (or of another name given to `add_rows`)
+    that were given or have a default."""
     found: dict[str, Any] = {}
     for dest, value in vars(args).items():
         if dest.startswith(f"{of}.") and value is not None:
@@ -282,11 +285,12 @@ def options(args: argparse.Namespace, of: str) -> dict[str, Any]:
 
 
 def speculative_config(args: argparse.Namespace, default: str) -> dict[str, Any] | None:
-    """What the flags ask for, as `LLM` takes it; None for no speculation. A draft that was left out
-    is the one embedded for its target and method. ``default``: the method where none is named.
+    """The speculative config that the flags describe, as `LLM` takes it; None for no speculation.
+    Without a draft, the embedded one for the target and method is used. ``default``: the method if
+    none is named.
 
     Raises:
-        ConfigError: flags that exclude each other, a method that there is not, or no draft for one.
+        ConfigError: flags exclude each other, the method is unknown, or it lacks a draft.
     """
     given = options(args, SPECULATION)
     if args.speculative_config is not None:
@@ -331,7 +335,7 @@ def _whole_config(args: argparse.Namespace, given: Mapping[str, Any]) -> dict[st
 
 
 def _embedded_draft(model: str | None, method: str) -> str | None:
-    """The draft that is embedded for that method of an embedded or a packaged target."""
+    """The embedded draft for this method of an embedded or packaged target."""
     if model not in (*embedded_checkpoints(), *PACKAGED):
         return None
     assert model is not None
@@ -340,5 +344,5 @@ def _embedded_draft(model: str | None, method: str) -> str | None:
 
 
 def _by_name() -> list[str]:
-    """The methods that a name says, with a draft and numbers."""
+    """The config for a named method, with draft and numbers."""
     return [name for name, method in methods().items() if not method.lists_others]

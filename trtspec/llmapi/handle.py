@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Growth:
-    """What one sequence gained since its reader looked last; see `CompletionOutput`."""
+    """What one sequence gained since its reader last looked; see `CompletionOutput`."""
 
     index: int
     text: str
@@ -34,8 +34,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """How far one sequence had come at a step. As the output only grows, a snapshot of that step
-    can be made from this at any time."""
+    """How far one sequence had come at a step. Output only grows, so a snapshot of that step can be
+    made from the mark at any later time."""
 
     index: int
     tokens: int
@@ -49,14 +49,14 @@ class GenerationHandle:
     """Wait for a request (``result()``, ``await handle``) or iterate over its growth.
 
     Iterating (``for`` or ``async for``) yields a snapshot of the output after each step that added
-    tokens, the last one finished. A slow reader gets the same snapshots later; one that is not read
-    yet costs a few numbers, not a copy. Any number of callers may wait, and may wait again after
-    giving up (a timeout; a cancelled `aresult`). ``await handle`` and ``async for`` stand for the
-    request itself: cancelled, they abort it. Each snapshot goes to one iteration only. Waiting in
-    an event loop takes no thread.
+    tokens; the last snapshot is finished. A slow reader gets the same snapshots later; an unread
+    snapshot costs a few numbers, not a copy. Any number of callers may wait, and may wait again
+    after giving up (a timeout, a cancelled `aresult`). ``await handle`` and ``async for`` own the
+    request: cancelling them aborts it. Each snapshot goes to one iteration only. Waiting in an
+    event loop takes no thread.
 
-    A handle belongs to the process that made it: in a forked child, where nothing drives the
-    engine, waiting for a request that is not finished raises EngineError.
+    A handle belongs to the process that made it. In a forked child nothing drives the engine, so
+    waiting there for an unfinished request raises EngineError.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class GenerationHandle:
         return self._output
 
     def abort(self) -> None:
-        """End the request early; what it has so far stays, with finish_reason "abort"."""
+        """End the request early; its output so far is kept, with finish_reason "abort"."""
         self._abort(self._output)
 
     def result(self, timeout: float | None = None) -> RequestOutput:
@@ -90,13 +90,13 @@ class GenerationHandle:
 
         Raises:
             TrtspecError: the request failed.
-            TimeoutError: ``timeout`` seconds passed first; the request goes on.
-            EngineError: this is a forked child, and the request had not finished before.
+            TimeoutError: ``timeout`` seconds passed; the request goes on.
+            EngineError: this is a forked child and the request had not finished before the fork.
         """
         return _checked(self.wait(timeout))
 
     def wait(self, timeout: float | None = None) -> RequestOutput:
-        """`result`, but a failed request is returned with its ``error`` instead of raised."""
+        """Like `result`, but a failed request is returned with its ``error`` instead of raised."""
         self._check_process()
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout):
@@ -104,7 +104,8 @@ class GenerationHandle:
         return self._output
 
     async def aresult(self) -> RequestOutput:
-        """`result`, without blocking the event loop. Cancelled, it leaves the request running."""
+        """Like `result`, without blocking the event loop. Cancelling it leaves the request
+        running."""
         return _checked(await self._when(lambda: self._output if self._ended else None))
 
     def __await__(self) -> Generator[Any, None, RequestOutput]:
@@ -125,7 +126,7 @@ class GenerationHandle:
                 return
 
     async def _owned(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """What comes of ``waiting``; where the task is cancelled meanwhile, the request ends."""
+        """Await ``waiting``; abort the request if the task is cancelled."""
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -133,10 +134,10 @@ class GenerationHandle:
             raise
 
     async def growth(self) -> AsyncIterator[list[Growth]]:
-        """What each sequence gained since the last time, until all have ended.
+        """What each sequence gained since the last call, until all have ended.
 
-        Steps that pass while the reader is busy come as one, so a slow reader costs neither memory
-        nor the worker's time. Needs no ``streaming``.
+        Steps that pass while the reader is busy are merged, so a slow reader costs neither memory
+        nor the worker's time. ``streaming`` is not needed.
 
         Raises:
             TrtspecError: the request failed.
@@ -151,11 +152,12 @@ class GenerationHandle:
                 return
 
     def updating(self) -> AbstractContextManager[Any]:
-        """Worker's side: hold this while changing the output, so that no reader sees half of it."""
+        """For the worker: hold this while changing the output, so that no reader sees half a
+        change."""
         return self._changed
 
     def publish(self, grown: CompletionOutput | None = None) -> None:
-        """Worker's side: the output ended, or ``grown``, one of its sequences, grew or ended."""
+        """For the worker: the output ended, or its sequence ``grown`` grew or ended."""
         with self._changed:
             if self._output.finished:
                 self._ended = True
@@ -167,7 +169,7 @@ class GenerationHandle:
                 listener()
 
     async def _when(self, look: Callable[[], T | None]) -> T:
-        """What `look` finds, asked again after each change while it finds None."""
+        """Wait until `look` finds something, asking again after each change."""
         self._check_process()
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
@@ -198,7 +200,7 @@ class GenerationHandle:
             return taken
 
     def _take(self) -> RequestOutput | None:
-        """A snapshot of the oldest step not yet read, or the output itself once it has ended."""
+        """A snapshot of the oldest unread step, or the output itself once it has ended."""
         if self._marks:
             mark = self._marks.popleft()
             self._shown[mark.index] = mark
@@ -206,8 +208,8 @@ class GenerationHandle:
         return self._output if self._ended else None
 
     def _check_process(self) -> None:
-        """EngineError in a forked child, instead of a wait for a thread that is not there. Asked
-        before any lock, which a thread of the parent may have held when it was forked."""
+        """Raise EngineError in a forked child instead of waiting for a thread that does not exist.
+        Must come before any lock, which a thread of the parent may have held during the fork."""
         if self._process == os.getpid():
             return
         if not self._ended:
@@ -265,7 +267,7 @@ def _mark(completion: CompletionOutput, error: TrtspecError | None) -> _Mark:
 def _snapshot(
     output: RequestOutput, shown: Mapping[int, _Mark], error: TrtspecError | None
 ) -> RequestOutput:
-    """The output as it was at those marks; a sequence without one had not begun."""
+    """The output as it was at these marks; a sequence without a mark had not begun."""
     taken = copy.copy(output)
     taken.error = error
     taken.outputs = [_cut(completion, shown.get(completion.index)) for completion in output.outputs]
@@ -298,5 +300,5 @@ def _checked(output: RequestOutput) -> RequestOutput:
 
 
 def _fresh(error: TrtspecError) -> TrtspecError:
-    """A copy to raise, so that tracebacks of several callers do not pile up on one object."""
+    """A copy to raise, so that the tracebacks of several callers do not pile up on one object."""
     return type(error)(*error.args)

@@ -1,4 +1,4 @@
-"""Words that several programs say of the same flag; what a flag may be, its registry says."""
+"""Help texts of flags that several programs share; the values come from the registries."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ DEVICE = one_of(DEVICES, _DEFAULTS.device) + "; auto: cuda where torch finds one
 
 
 def method() -> str:
-    """Of ``--speculative_decoding_mode``, as `backend`."""
+    """Help for ``--speculative_decoding_mode``."""
     return f"{one_of(method_names())} (no speculation)"
 
 
 def backend() -> str:
-    """Of ``--backend``: those of other packages are found when it is asked for."""
+    """Help for ``--backend``. Backends of other packages are looked up when the help is printed."""
     return one_of(tuple(backends()), DEFAULT)
 
 
 def weight_dtype() -> str:
-    """Of ``--weight_dtype``, as `backend`."""
+    """Help for ``--weight_dtype``."""
     known = one_of(weight_dtypes(), _DEFAULTS.weight_dtype)
     return f"of linear layers: {known}; auto: that of the checkpoint's weights, else --dtype"
 

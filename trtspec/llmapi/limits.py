@@ -1,4 +1,4 @@
-"""Limits: what a runtime may use of its engine."""
+"""Limits: how much of its engine a runtime may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtspec.errors import EngineError
 
 @dataclass(frozen=True)
 class Limits:
-    """What a runtime may use of its engine; each at most what the engine was built for."""
+    """How much of its engine a runtime may use; never more than the engine was built for."""
 
     max_batch_size: int
     max_seq_len: int
@@ -24,7 +24,7 @@ class Limits:
         max_seq_len: int | None,
         max_num_tokens: int | None,
     ) -> Limits:
-        """The build's limits, or smaller ones that were asked for; EngineError for larger ones."""
+        """The build's limits, or smaller ones if requested; EngineError for larger ones."""
         asked = {
             "max_batch_size": max_batch_size,
             "max_seq_len": max_seq_len,

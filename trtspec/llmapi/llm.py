@@ -43,12 +43,12 @@ from trtspec.speculative.recording import ready_to_run
 class LLM:
     """A language model on compiled engines, with or without speculation.
 
-        with LLM("trtspec-tiny", speculative_config={"method": "ngram",
-                                                     "num_speculative_tokens": 5}) as llm:
+        config = {"method": "ngram", "num_speculative_tokens": 5}
+        with LLM("trtspec-tiny", speculative_config=config) as llm:
             print(llm.generate("def main(").outputs[0].text)
 
-    ``model`` is a Hugging Face folder or id, a GGUF file, an embedded checkpoint's name, or an
-    engine folder made by ``trtspec-build``. A checkpoint is compiled once into the user's cache
+    ``model`` is a Hugging Face folder or id, a GGUF file, the name of an embedded checkpoint, or an
+    engine folder made by ``trtspec-build``. A checkpoint is compiled once, into the user's cache
     folder. An engine folder with a draft speculates with it unless ``speculative_config`` says
     otherwise (False: no speculation). Other options: see `LLMConfig`.
     """
@@ -59,12 +59,12 @@ class LLM:
         speculative_config: Mapping[str, Any] | DecodingConfig | bool | None = None,
         **options: Any,
     ) -> None:
-        """Load the engine, building it first if need be.
+        """Load the engine, building it first if necessary.
 
         Raises:
-            ConfigError: options that are unknown, out of range or do not fit each other.
-            CheckpointError, BuildError, EngineError: see their descriptions; the last one also in a
-                child that was forked after an LLM had been opened.
+            ConfigError: options are unknown, out of range or contradict each other.
+            CheckpointError, BuildError, EngineError: see their descriptions. EngineError is also
+                raised in a child that was forked after an LLM had been opened.
         """
         check_process()
         speculative_config, options = part_speculation(speculative_config, options)
@@ -111,7 +111,7 @@ class LLM:
         return engine.target
 
     def _weights(self, folder: Path, engine: EngineConfig) -> WeightReader | None:
-        """What makes the engine's weights; None: they are in the folder's files."""
+        """Makes the engine's weights; None: they are in the folder's files."""
         return None
 
     @property
@@ -120,7 +120,7 @@ class LLM:
         return self._prompts.tokenizer
 
     def get_tokenizer(self) -> Any:
-        """`tokenizer`, as vLLM has it."""
+        """`tokenizer`, under vLLM's name."""
         return self.tokenizer
 
     def generate(
@@ -132,21 +132,19 @@ class LLM:
     ) -> Any:
         """Generate for one prompt or many.
 
-        A prompt is a string, a list of token ids, ``{"prompt": str}`` or
-        ``{"prompt_token_ids": [...]}``. One SamplingParams serves all prompts, a list has one for
-        each. For a single prompt the result is one RequestOutput and a failure is raised. For a
-        list, every prompt gets its RequestOutput: a failed one carries ``error``, the others are
-        unharmed.
+        A prompt is a string, a list of token ids, ``{"prompt": str}`` or ``{"prompt_token_ids":
+        [...]}``. One SamplingParams applies to all prompts, a list has one for each. A single
+        prompt returns one RequestOutput and raises on failure. A list returns a RequestOutput for
+        each prompt: a failed one carries its ``error`` and leaves the others unharmed.
 
-        ``priority``, likewise one for all or one for each: with ``scheduling_policy="priority"``,
-        prompts with lower ones begin earlier, those with equal ones in order of arrival. Left out,
-        it is 0.
+        ``priority``, also one for all or one for each: with ``scheduling_policy="priority"``,
+        prompts with lower values begin earlier, equal ones in order of arrival. The default is 0.
 
         Raises:
-            RequestError: sampling_params or priorities are of a wrong type or number, or nothing
-                reads priorities other than 0.
+            RequestError: sampling_params or priorities have a wrong type or number, or priorities
+                other than 0 are given without a policy that reads them.
             EngineError: this LLM was shut down, its worker died, or this process was forked from
-                the one that it belongs to.
+                the one that owns it.
         """
         single = is_single_prompt(prompts)
         batch: Sequence[Any] = [prompts] if single else list(prompts)
@@ -173,8 +171,8 @@ class LLM:
         streaming: bool = False,
         priority: int = 0,
     ) -> GenerationHandle:
-        """Start one prompt and return at once; see `GenerationHandle` for waiting and streaming,
-        and `generate` for ``priority``.
+        """Start one prompt and return immediately; see `GenerationHandle` for waiting and
+        streaming, and `generate` for ``priority``.
 
         Raises:
             RequestError: the prompt or the options are invalid.
@@ -188,7 +186,7 @@ class LLM:
         streaming: bool = False,
         priority: int | Sequence[int] | None = None,
     ) -> list[GenerationHandle]:
-        """Start several prompts together and return at once; if one is invalid, none starts.
+        """Start several prompts together and return immediately; if one is invalid, none starts.
 
         Raises:
             RequestError: a prompt or the options are invalid.
@@ -208,11 +206,11 @@ class LLM:
         """Generate the answer to a conversation, or to a list of conversations.
 
         A conversation is a list of ``{"role": ..., "content": ...}``, where the content is a string
-        or a list of ``{"type": "text", "text": ...}``; the tokenizer's chat template makes a prompt
-        of it, in whichever of the two forms the template is written for. A message may have a
-        ``name`` and what else the template reads (``tool_calls``, say). ``options``: ``tools``,
-        ``chat_template``, ``chat_template_kwargs`` and the others of `ChatOptions`; variables that
-        the template reads may be given among them. ``priority``: see `generate`.
+        or a list of ``{"type": "text", "text": ...}``. The tokenizer's chat template turns it into
+        a prompt, from whichever of the two forms it is written for. A message may have a ``name``
+        and other fields that the template reads (such as ``tool_calls``). ``options``: ``tools``,
+        ``chat_template``, ``chat_template_kwargs`` and the others of `ChatOptions`, and variables
+        of the template. ``priority``: see `generate`.
 
         Raises:
             RequestError: as in `chat_prompt` and `generate`.
@@ -230,29 +228,29 @@ class LLM:
         """The prompt that the chat template makes of a conversation; ``options`` as for `chat`.
 
         Raises:
-            RequestError: an option is unknown, or the template can do nothing with it; there is no
-                template, or it refused the conversation; a message has no known role, a field that
-                the template never reads, or holds something else than text.
+            RequestError: an option is unknown or has no effect on the template; there is no
+                template, or it rejected the conversation; a message has an unknown role, a field
+                that the template never reads, or content other than text.
         """
         return self._prompts.chat(messages, options)
 
     def prepare(self, sampling_params: SamplingParams) -> None:
-        """Do what options need that may take a while, so that a later request with them starts at
+        """Do slow preparations for these options now, so that a later request with them starts at
         once: compile their grammar, which is kept.
 
         Raises:
-            RequestError: it is no grammar, or exceeds a limit.
-            ConfigError: the package that reads grammars is missing.
+            RequestError: the grammar is invalid or exceeds a limit.
+            ConfigError: the package that compiles grammars is missing.
         """
         self._guides.prepare(sampling_params)
 
     @property
     def fault(self) -> TrtspecError | None:
-        """Why this LLM can serve nothing any more, or None while it can."""
+        """Why this LLM can no longer serve requests; None while it can."""
         return self._worker.fault
 
     def load(self) -> EngineLoad:
-        """How busy it is now; may be called from any thread."""
+        """How busy the LLM is now; any thread may call this."""
         executor, worker = self._executor, self._worker
         failure = executor.metrics.last_failure
         return EngineLoad(
@@ -267,12 +265,12 @@ class LLM:
         )
 
     def get_metrics(self) -> dict[str, Any]:
-        """Figures since the start; every name is defined in `trtspec.executor.metrics`."""
+        """Figures since the start; names are defined in `trtspec.executor.metrics`."""
         return self._executor.metrics.to_dict()
 
     def shutdown(self) -> None:
-        """Abort what still runs, stop the worker, give weights and caches back; safe to call twice.
-        Metrics can still be read. In a forked child nothing runs, and nothing is done."""
+        """Abort running requests, stop the worker and free weights and caches; may be called twice.
+        Metrics stay readable. In a forked child this does nothing."""
         self._finalizer()
 
     def __enter__(self) -> LLM:
@@ -294,7 +292,7 @@ class LLM:
         streaming: bool,
         raise_errors: bool,
     ) -> list[GenerationHandle]:
-        """Check and queue prompts; an invalid one ends at once with its error."""
+        """Check and queue prompts; an invalid one ends immediately with its error."""
         self._worker.check()
         handles, sequences = [], []
         for prompt, options, priority in zip(prompts, params, priorities, strict=True):
@@ -322,7 +320,7 @@ class LLM:
         output: RequestOutput,
         handle: GenerationHandle,
     ) -> list[LiveSequence]:
-        """The n sequences of a prompt, with one seed and their own sample indices."""
+        """The n sequences of a prompt, with a common seed and a sample index each."""
         output.prompt, output.prompt_token_ids = self._prompts.read(prompt)
         params = self._prompts.resolve(params)
         eos = () if params.ignore_eos else self._ends

@@ -1,4 +1,4 @@
-"""Options of `LLM` beside the model and the speculative config."""
+"""LLMConfig: the options of `LLM` besides the model and the speculative config."""
 
 from __future__ import annotations
 
@@ -25,38 +25,36 @@ class LLMConfig:
     ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype``, ``weight_group_size``,
     ``head_weight_dtype``, ``embedding_weight_dtype``, ``activation_dtype``,
     ``tensor_parallel_size`` and ``enable_expert_parallel`` describe the engine to build (see
-    BuildConfig).
-    For an engine folder they are fixed; the three maxima may be given smaller. ``seed`` makes the
-    seeds drawn for requests without one reproducible. ``backend_options`` (or
-    ``tensorrt_config``): of the backend, as a mapping or as its config object.
+    BuildConfig). In an engine folder they are fixed; only the three maxima may be lowered. ``seed``
+    makes the seeds that are drawn for requests without one reproducible. ``backend_options`` (or
+    ``tensorrt_config``): options of the backend, as a mapping or as its config object.
     ``skip_tokenizer_init``: prompts are token ids and outputs have no text. ``kv_transfer_config``:
-    vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the files that an
-    engine is built from again, whatever is remembered of them since an earlier start.
-    ``async_scheduling``: while engine calls run, what the last step said is delivered and new
-    requests are taken in; False: only between steps. The texts are the same. Either way a step is
-    launched when the last one's result is known (a lag of 0); to launch it before takes an engine
-    that keeps its requests on the device, and no backend has one yet. ``verbose``: what takes long
-    while it is opened, such as compiling, is told on standard error, unless the package's log tells
-    it.
+    vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the checkpoint's files
+    again, even if their digests are remembered from an earlier start. ``async_scheduling``: deliver
+    the last step's results and accept new requests while engine calls run; False: only between
+    steps. The texts are the same. Either way a step is launched when the last one's result is known
+    (a lag of 0): launching it earlier needs an engine that keeps its requests on the device, which
+    no backend has yet. ``verbose``: report slow parts of opening, such as compiling, on standard
+    error, unless the package's log reports them.
 
-    ``scheduling_policy``: which of the requests that wait begin first. "fcfs": in order of arrival;
-    "priority": those of the lowest ``priority`` (see `LLM.generate`), and among these in order of
-    arrival. Or a function, which gets a tuple of the waiting requests and returns all of them in
-    the order in which they are to begin. It may read, and not change, what
-    `trtspec.executor.step.request.Request` describes: ``id``, ``priority``, ``params``, ``tokens``,
-    ``num_prompt_tokens``, ``num_output_tokens`` (above 0: it ran, and lost its blocks to others),
-    ``max_output_tokens`` and ``arrival_time``. The worker's thread asks it before each step in
-    which several wait and one may begin, so it must be fast and cannot call the LLM. Where it
-    fails, so do the requests that it was asked about. Whatever the policy, those that run go on,
-    and texts are the same.
+    ``scheduling_policy``: which waiting requests begin first. "fcfs": in order of arrival;
+    "priority": those with the lowest ``priority`` (see `LLM.generate`), equal ones in order of
+    arrival. Or a function that gets a tuple of the waiting requests and returns all of them in the
+    order in which they are to begin. It may read, but not change, the fields of
+    `trtspec.executor.request.Request`: ``id``, ``priority``, ``params``, ``tokens``,
+    ``num_prompt_tokens``, ``num_output_tokens`` (above 0: it was preempted), ``max_output_tokens``
+    and ``arrival_time``. The worker's thread calls it before each step in which several requests
+    wait and one may begin, so it must be fast and cannot call the LLM. If it fails, the waiting
+    requests fail with it. Running requests and all texts are unaffected by the policy.
 
-    ``cuda_graph_config``: a CudaGraphConfig or its options, True (their defaults) or False (no
-    graphs, as with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there
-    are no graphs; where they are asked for, steps are padded as they would be with them.
-    ``cuda_graph_max_batch_size`` bounds the graphs of None and True alone (SGLang:
+    ``cuda_graph_config``: a CudaGraphConfig or its options, True (defaults) or False (no graphs, as
+    with ``enforce_eager=True``); None: graphs if the engine runs on CUDA. On a CPU there are no
+    graphs; if they are requested, steps are padded as they would be with graphs.
+    ``cuda_graph_max_batch_size`` bounds the graphs of None and True only (SGLang:
     ``cuda_graph_max_bs``). ``kv_cache_dtype``: the ``dtype`` of ``kv_cache_config``.
-    ``gpu_memory_utilization`` (SGLang: ``mem_fraction_static``): the part of the device's memory
-    that weights, KV caches and whatever else lies there may fill: its ``memory_fraction``.
+    ``gpu_memory_utilization`` (SGLang: ``mem_fraction_static``): its ``memory_fraction``, the share
+    of the device's memory that may be in use once weights and KV caches are allocated, by whatever
+    process.
     """
 
     dtype: str = "auto"
@@ -110,7 +108,7 @@ class LLMConfig:
             object.__setattr__(self, "kv_cache_config", cache)
 
     def build_config(self) -> BuildConfig:
-        """The engine that these options ask for."""
+        """The build config that these options describe."""
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
         more = ("device", "tensor_parallel_size", "enable_expert_parallel", *WEIGHT_OPTIONS)
         named = {name: getattr(self, name) for name in (*names, *more)}
@@ -120,8 +118,7 @@ class LLMConfig:
         return BuildConfig(dtype=self.dtype, backend_options=options, kv_cache_dtype=kept, **given)
 
     def graph_config(self, device: str) -> CudaGraphConfig | None:
-        """The sizes of an engine's graphs on that device, or of the padding alone; None for
-        neither."""
+        """The graph sizes for an engine on that device, or for padding only; None for neither."""
         asked = self.cuda_graph_config
         if isinstance(asked, CudaGraphConfig):
             return asked
@@ -139,7 +136,7 @@ class LLMConfig:
 
 
 def _plain_options(given: Any) -> dict[str, Any]:
-    """A backend's options as plain values; the backend checks them."""
+    """A backend's options as plain values, which the backend checks."""
     if given is None:
         return {}
     if is_dataclass(given) and not isinstance(given, type):

@@ -1,4 +1,4 @@
-"""What `LLM.generate` returns."""
+"""The outputs that `LLM.generate` returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
 
 
 def acceptance_of(speculation: DecodingConfig | None, params: SamplingParams) -> Acceptance:
-    """The rule that decides on the drafts of a request."""
+    """The acceptance rule for a request's drafts."""
     if speculation is None:
         return "lossless"
     if speculation.simulate_acceptance is not None:
@@ -26,12 +26,12 @@ def acceptance_of(speculation: DecodingConfig | None, params: SamplingParams) ->
 
 
 _SHOWN = 8
-"""Tokens of a list that are printed."""
+"""How many tokens of a list are printed."""
 
 
 class _Readable:
-    """Prints as a dataclass does, but for long lists, of which it shows the beginning, and for
-    fields that are as they are by default, which it leaves out."""
+    """Prints like a dataclass, but shortens long lists and leaves out fields with default
+    values."""
 
     def __repr__(self) -> str:
         shown = []
@@ -55,14 +55,13 @@ class CompletionOutput(_Readable):
     """One generated sequence.
 
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
-    "length", "abort", "error", or None while it runs. ``logprobs`` has one entry a token when they
-    were asked for, from the raw model; ``cumulative_logprob`` is their sum over sampled tokens.
-    ``seed`` repeats this very sequence (with the same sample index). ``first_token_time`` and
-    ``finish_time`` are of `time.monotonic`, ``queue_time`` is how many seconds it waited for its
-    first step; None until then. ``num_cached_tokens``: of the prompt, those that came out of the
-    prefix cache; 0 until the first step, and never fewer with speculation. ``kv_transfer_params``
-    says where its hidden states were written (``hidden_states_path``), with the method
-    extract_hidden_states.
+    "length", "abort", "error", or None while it runs. ``logprobs``, if requested, has one entry per
+    token, from the raw model; ``cumulative_logprob`` is their sum over the sampled tokens. ``seed``
+    reproduces this sequence (with the same sample index). ``first_token_time`` and ``finish_time``
+    are times of `time.monotonic`; ``queue_time`` is the seconds until its first step, None before.
+    ``num_cached_tokens``: prompt tokens that came from the prefix cache; 0 until the first step,
+    and the same with speculation and without. ``kv_transfer_params`` says where its hidden states
+    were written (``hidden_states_path``), with the method extract_hidden_states.
     """
 
     index: int
@@ -92,10 +91,10 @@ class CompletionOutput(_Readable):
 class RequestOutput(_Readable):
     """One prompt with its ``n`` sequences; ``error`` is set if any of them failed.
 
-    ``acceptance`` says by which rule drafts were accepted: "lossless" (the text is the model's
-    own), "simulated" (``simulate_acceptance``: the text means nothing) or "lossy_typical".
+    ``acceptance`` is the acceptance rule that was in use: "lossless" (the text is the model's own),
+    "simulated" (``simulate_acceptance``: the text is meaningless) or "lossy_typical".
 
-    It also reads as a list of itself alone, for code that always gets a list: ``outputs[0]``.
+    It can be indexed like a list of one, for code that expects a list: ``outputs[0]``.
     """
 
     request_id: int
@@ -126,28 +125,28 @@ class RequestOutput(_Readable):
 
     @property
     def num_cached_tokens(self) -> int:
-        """Tokens of the prompt that the first sequence found in the prefix cache."""
+        """Prompt tokens that the first sequence found in the prefix cache."""
         return self.outputs[0].num_cached_tokens if self.outputs else 0
 
     @property
     def kv_transfer_params(self) -> Mapping[str, str] | None:
-        """The parameters of the first sequence; with ``n`` > 1 each has its own."""
+        """The parameters of the first sequence; with ``n`` > 1 each sequence has its own."""
         return self.outputs[0].kv_transfer_params if self.outputs else None
 
     @property
     def metrics(self) -> SpeculativeMetrics:
-        """Speculation over all sequences of the prompt."""
+        """Speculation metrics over all sequences of the prompt."""
         return SpeculativeMetrics.merged(output.metrics for output in self.outputs)
 
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """How busy an LLM is, and what it has done since its start.
+    """How busy an LLM is, and what it has done since it started.
 
-    ``kv_cache_usage`` is the part (0 to 1) of the fuller cache's blocks that requests hold;
-    ``step_seconds`` how long the step under way has taken so far. ``num_failed_steps_in_a_row``
-    counts the steps that failed as a whole since the last good one; ``last_failure`` says why the
-    latest failed.
+    ``kv_cache_usage`` is the share (0 to 1) of blocks in use, of the fullest cache;
+    ``step_seconds`` is how long the current step has taken so far. ``num_failed_steps_in_a_row``
+    counts the steps that have failed as a whole since the last successful one; ``last_failure`` is
+    the latest reason.
     """
 
     num_running: int

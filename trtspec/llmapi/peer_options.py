@@ -1,5 +1,5 @@
-"""Options of vLLM's, SGLang's and TensorRT-LLM's engines: which mean one of ours, which ask for
-what is done anyway, and why the others are refused."""
+"""Options of vLLM's, SGLang's and TensorRT-LLM's engines: which translate to one of ours, which ask
+for something that is done anyway, and why the others are refused."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ FOREIGN: Mapping[str, Foreign] = {
     "additional_config": Foreign("no such options are known", (None, {})),
     "served_model_name": Foreign("it is an option of trtspec-serve", (None,)),
 }
-"""What is no field of LLMConfig."""
+"""Options that are not fields of LLMConfig."""
 
 _SPECULATIVE_PREFIX = "speculative_"
 _SPECULATIVE = (
@@ -207,18 +207,18 @@ _SPECULATIVE = (
 
 
 def is_of_speculation(key: str) -> bool:
-    """Whether an option of other engines is one of their speculation."""
+    """Whether an option of another engine belongs to its speculation."""
     return key in _SPECULATIVE or key.startswith(_SPECULATIVE_PREFIX)
 
 
 def part_speculation(
     given: Mapping[str, Any] | DecodingConfig | bool | None, options: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """The speculative config and the options of the engine, where the keys of the former may stand
-    among the latter, as with SGLang (``speculative_algorithm=...``) and in earlier vLLMs.
+    """Separate the speculative config from the engine's options, among which its keys may stand, as
+    in SGLang (``speculative_algorithm=...``) and earlier versions of vLLM.
 
     Raises:
-        ConfigError: they stand there beside a config.
+        ConfigError: such keys are given in addition to a config.
     """
     keys = {key: value for key, value in options.items() if is_of_speculation(key)}
     asked = {key: value for key, value in keys.items() if value is not None}

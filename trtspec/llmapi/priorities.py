@@ -1,4 +1,4 @@
-"""Priorities: from what a caller writes to one of each prompt."""
+"""Priorities: one for each prompt, from whatever the caller gave."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from trtspec.errors import RequestError
 
 
 def read_priorities(given: Any, num_prompts: int, are_read: bool) -> list[int]:
-    """One priority a prompt, of an integer for all, one for each, or None (0 for all). are_read:
-    whether a scheduling policy reads them.
+    """One priority per prompt, from an integer for all, a list of one for each, or None (0 for
+    all). are_read: whether the scheduling policy reads priorities.
 
     Raises:
-        RequestError: no integers, not one a prompt, or other than 0 where nothing reads them.
+        RequestError: they are not integers, not one per prompt, or not 0 though the policy ignores
+            them.
     """
     if hasattr(given, "tolist"):  # an array or a tensor
         given = given.tolist()

@@ -1,4 +1,4 @@
-"""The process in which engines run: the threads of their kernels do not survive a fork."""
+"""The process that runs engines; their kernels' threads do not survive a fork."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _used: list[int] = []  # the process that opened an LLM, once one did; a child i
 
 
 def check_process() -> None:
-    """EngineError in a child that was forked from a process with an LLM. Calls of a new LLM there
-    would wait for kernel threads that do not exist, or crash."""
+    """Raise EngineError in a child that was forked from a process with an LLM: an LLM there would
+    wait for kernel threads that do not exist, or crash."""
     if _used and _used[0] != os.getpid():
         raise EngineError(
             f"this process ({os.getpid()}) was forked from {_used[0]}, which had opened an LLM, "
@@ -20,5 +20,5 @@ def check_process() -> None:
 
 
 def claim_process() -> None:
-    """Engines run in this process from now on."""
+    """Mark this process as one that runs engines."""
     _used[:] = [os.getpid()]

@@ -1,4 +1,4 @@
-"""Prompts: from what a caller writes to token ids, with the target's tokenizer."""
+"""Prompts: turns what the caller gave into token ids, with the target's tokenizer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_tokenizer(source: str | Path) -> Any:
 
 
 def tokenizer_of(config: LLMConfig, folder: Path) -> Any:
-    """The tokenizer in ``folder``, or another that was asked for; None if it is skipped."""
+    """The tokenizer in ``folder``, or a requested other one; None if it is skipped."""
     if config.skip_tokenizer_init:
         return None
     asked = config.tokenizer
@@ -48,7 +48,7 @@ def tokenizer_of(config: LLMConfig, folder: Path) -> Any:
 def is_single_prompt(prompts: Any) -> bool:
     """True for one prompt, False for a list of prompts; a list of numbers is one prompt.
 
-    Anything that is no list counts as one prompt too; `PromptReader.read` refuses it if need be.
+    Anything but a list counts as one prompt; `PromptReader.read` refuses it if necessary.
     """
     if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
         return True
@@ -58,7 +58,7 @@ def is_single_prompt(prompts: Any) -> bool:
 class PromptReader:
     """Turns prompts into token ids and checks them against the vocabulary.
 
-    decoder: reads the tokenizer's tokens; None without a tokenizer.
+    decoder: decodes the tokenizer's tokens; None without a tokenizer.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
@@ -89,13 +89,13 @@ class PromptReader:
         `ChatOptions`.
 
         Raises:
-            RequestError: an option is unknown; there is no template, or it refused the
-                conversation; this is not made of messages of text.
+            RequestError: an option is unknown; there is no template, or it rejected the
+                conversation; the conversation does not consist of text messages.
         """
         return self._in_template(messages, *self._template(options))
 
     def chats(self, conversations: Sequence[Any], options: Mapping[str, Any]) -> list[Prompt]:
-        """`chat` for each of several; the options are checked even if there is none."""
+        """`chat` for each of several; the options are checked even for an empty list."""
         template = self._template(options)
         return [
             self._in_template(messages, *template, where=f"messages[{index}]")
@@ -103,7 +103,7 @@ class PromptReader:
         ]
 
     def _template(self, given: Mapping[str, Any]) -> tuple[ChatTemplate, dict[str, Any]]:
-        """The template that a call asks for, and the arguments that it is rendered with."""
+        """The requested template and the arguments to render it with."""
         options, others = split_options(given)
         template = choose_template(self.tokenizer, options.chat_template, bool(options.tools))
         options = with_variables(options, others, template)
@@ -136,8 +136,8 @@ class PromptReader:
         return {"prompt_token_ids": list(self._tokenize(text, add_special_tokens=False))}
 
     def resolve(self, params: SamplingParams) -> SamplingParams:
-        """Tokenise `bad_words`, make a stop token of each stop string that is a special token, and
-        check every token id that the options name."""
+        """Tokenise `bad_words`, turn stop strings that are special tokens into stop tokens, and
+        check every token id in the options."""
         words = [word for word in params.bad_words if isinstance(word, str)]
         if words:
             if self.tokenizer is None:

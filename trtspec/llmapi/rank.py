@@ -1,6 +1,6 @@
-"""A rank but the first: ``python -m trtspec.llmapi.rank``, started by `Followers`.
+"""A rank other than the first: ``python -m trtspec.llmapi.rank``, started by `Followers`.
 
-Its arguments: what `Follower.of` reads, and the engine folder.
+Arguments: those that `Follower.of` reads, and the engine folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trtspec.ops.threads import take_threads
 
 RANK_PROGRAM = "trtspec.llmapi.rank"
 OPEN = "open"
-"""What a rank knows the making of its caches by."""
+"""The message that tells a rank how to allocate its caches."""
 
 
 class Rank:
-    """The target's sessions of a rank, over caches of its own."""
+    """A rank's sessions of the target, over its own caches."""
 
     def __init__(self, folder: Path, follower: Follower) -> None:
         self._engine = EngineConfig.read(folder)
@@ -54,7 +54,7 @@ class Rank:
 
 
 def main(numbers: str, folder: str) -> int:
-    """1 where something failed, of which rank 0 is told."""
+    """Returns 1 after a failure, which rank 0 is told about."""
     follower = Follower.of(numbers)
     keep_to_share(follower.group.rank, follower.group.ranks)
     try:

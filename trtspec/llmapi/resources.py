@@ -1,4 +1,4 @@
-"""The KV caches of a runtime: how large each is, and what keeps its books."""
+"""The KV caches of a runtime: their sizes and their bookkeeping."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def _kv_cache(
 
 
 def widest_window(decoder: ModelConfig) -> int:
-    """The longest sliding window of its layers, which share a table of blocks; 0: some layer sees
-    everything, so no block may be let go."""
+    """The longest sliding window of the layers, which share a block table; 0: some layer attends to
+    everything, so no block may be released."""
     windows = [layer.window for layer in decoder.layers.specs]
     return 0 if 0 in windows else max(windows)
 
@@ -94,11 +94,11 @@ def _cache_blocks(
     needs: DrafterNeeds,
     kv: KvCacheConfig,
 ) -> list[int]:
-    """Blocks of the target's cache and of each draft's: one budget in tokens, shared out by bytes.
+    """Blocks of the target's cache and of each draft's: one budget in tokens, split by bytes per
+    token.
 
-    In a full batch each request may need room for its drafts beside its own tokens. States of
-    requests come first; of prefixes there is room for as many as the tokens of the cache could
-    have.
+    In a full batch each request may need room for its drafts besides its own tokens. States of
+    requests are allotted first, and as many prefix snapshots as the cache's tokens could use.
     """
     size = engine.layout.tokens_per_block
     dtype = engine.build.dtype

@@ -1,4 +1,4 @@
-"""From an engine folder to a running executor: sessions, caches, engines, drafter."""
+"""Opens an engine folder as a running executor: sessions, caches, engines and drafter."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ from trtspec.speculative.registry import drafter_needs, make_drafter
 
 @dataclass(frozen=True)
 class Runtime:
-    """What an engine folder became: its executor, the target's engine, and its drafts. followers:
-    of a target that is split over ranks."""
+    """An opened engine folder: its executor, the target's engine and the drafts. followers: the
+    other ranks of a target that is split over several."""
 
     executor: PyExecutor
     target: ModelEngine
@@ -63,7 +63,7 @@ class Runtime:
     followers: Followers | None = None
 
     def close(self) -> None:
-        """Give weights and caches back, whoever still holds the executor; its metrics stay."""
+        """Free weights and caches, whoever still holds the executor; its metrics stay readable."""
         self.executor.close()
         for engine in (self.target, *(draft.engine for draft in self.drafts)):
             engine.release()
@@ -88,11 +88,11 @@ def open_runtime(
 ) -> Runtime:
     """Load an engine folder.
 
-    ``drafts``: those that ``speculation`` drafts with, in the order of its members. ``graphs``: the
-    sizes that the calls of generating steps are padded to, and on CUDA captured in; None: neither.
-    ``async_scheduling``: the executor can do other work while the engines run.
-    ``wrap_drafter``: what the executor shall ask in place of the drafter. ``order``: the policy of
-    admission; None: first come, first served. ``weights``: see `open_sessions`.
+    ``drafts``: those that ``speculation`` uses, in the order of its members. ``graphs``: the sizes
+    to which the calls of generating steps are padded, and on CUDA captured; None: neither.
+    ``async_scheduling``: the executor may do other work while engines run. ``wrap_drafter``: wraps
+    the drafter that the executor asks. ``order``: the admission policy; None: first come, first
+    served. ``weights``: see `open_sessions`.
 
     Raises:
         ConfigError: the drafts need more rows than the engine was built for.
@@ -140,7 +140,7 @@ def open_runtime(
 
 
 def _followers(folder: Path, engine: EngineConfig) -> Followers | None:
-    """The other ranks of a target that is split."""
+    """The other ranks of a split target."""
     ranks = engine.target.ranks
     return Followers(RANK_PROGRAM, ranks, [str(folder)]) if ranks > 1 else None
 
@@ -148,8 +148,8 @@ def _followers(folder: Path, engine: EngineConfig) -> Followers | None:
 def _needs(
     engine: EngineConfig, drafts: Sequence[EngineDraft], speculation: DecodingConfig | None
 ) -> DrafterNeeds:
-    """What the drafter needs over these drafts. A draft may be cut to fewer steps, but its engine
-    always rolls out all that it was built for."""
+    """What the drafter needs with these drafts. A draft may be cut to fewer steps, but its engine
+    always rolls out all steps that it was built for."""
     if speculation is None:
         return DrafterNeeds()
     needs = drafter_needs(speculation)
@@ -171,7 +171,7 @@ def _as_built(cache: DraftCacheNeeds, draft: EngineDraft) -> DraftCacheNeeds:
 
 @dataclass(frozen=True)
 class _Padding:
-    """What calls are padded to. inner_sizes: batch sizes for sessions that pad, and capture, their
+    """What calls are padded to. inner_sizes: batch sizes for sessions that pad and capture their
     calls themselves."""
 
     inner_sizes: Sequence[int] = ()
@@ -236,7 +236,7 @@ def _draft(
 def _tensors(
     engine: EngineConfig, draft: EngineDraft, target: ModelEngine, cache: DraftCache | None
 ) -> KVTensors | None:
-    """The K/V that a draft's calls are given: its own, or some of the target's."""
+    """The K/V tensors for a draft's calls: its own, or the target's that it reads."""
     if cache is not None and draft.network.decoder is not None:
         return CacheSizes.of(cache.books).caches(engine, draft.network.decoder)
     places = cache_places(engine.target)
@@ -280,7 +280,7 @@ def _with_graphs(session: Session, engine: EngineConfig, buckets: RowBuckets | N
 
 
 def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None) -> None:
-    """Capture now, so that no request waits for it."""
+    """Capture all graphs now, so that no request waits for it."""
     if buckets is None:
         return
     began = time.perf_counter()
@@ -293,7 +293,7 @@ def _capture_graphs(engines: Sequence[CountedEngine], buckets: RowBuckets | None
 
 
 def _overlap(engines: Sequence[CountedEngine], device: str) -> Overlap:
-    """What works while these run."""
+    """The thread that works while these engines run."""
     overlap = Overlap(calls_wait=device == "cpu")
     for engine in engines:
         engine.before_call = overlap.begin
@@ -301,7 +301,7 @@ def _overlap(engines: Sequence[CountedEngine], device: str) -> Overlap:
 
 
 def _acceptance_rule(speculation: DecodingConfig) -> AcceptanceRule | None:
-    """The rule that replaces lossless acceptance, if one was asked for."""
+    """The rule that replaces lossless acceptance, if one was requested."""
     rates, typical = speculation.simulate_acceptance, speculation.typical_acceptance
     if rates is not None:
         logger.warning(

@@ -1,4 +1,4 @@
-"""Worker: the thread that owns a PyExecutor and moves its results to the callers' handles."""
+"""Worker: the thread that owns a PyExecutor and delivers its results to the callers' handles."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Worker:
     """Feeds submitted sequences to the executor and steps it while there is work.
 
     num_prompt_tokens counts a prompt once, when its first sequence has its first token;
-    num_generated_tokens counts what requests emitted.
+    num_generated_tokens counts emitted tokens.
 
-    The thread lives in the process that made it. A forked child has no such thread, and its locks
-    may be held for ever, so every call checks the process before it takes a lock.
+    The thread lives in the process that started it. A forked child has no such thread, and its
+    locks may be held for ever, so every call checks the process before it takes a lock.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Worker:
         close: Callable[[], None] | None = None,
         followers: Followers | None = None,
     ) -> None:
-        """``close``: what the thread does last; None: it closes the executor. ``followers``: of a
-        target that is split over ranks."""
+        """``close``: what the thread does last; None: close the executor. ``followers``: the other
+        ranks of a split target."""
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self._process = os.getpid()
@@ -70,14 +70,14 @@ class Worker:
 
     @property
     def step_seconds(self) -> float:
-        """How long the step under way has taken so far; 0 between steps."""
+        """How long the current step has taken so far; 0 between steps."""
         began = self._step_began
         return 0.0 if began is None else time.monotonic() - began
 
     @property
     def fault(self) -> EngineError | None:
-        """Why nothing can be served here any more: the thread died, a rank did, or this process
-        never had them. None while requests can be served."""
+        """Why nothing can be served here any more: the thread or a rank died, or this process never
+        had them. None while requests can be served."""
         if self._process != os.getpid():
             return EngineError(
                 f"this LLM belongs to process {self._process}, and this one ({os.getpid()}) was "
@@ -89,7 +89,7 @@ class Worker:
         return self._fault
 
     def check(self) -> None:
-        """EngineError if nothing can be served here any more."""
+        """Raise EngineError if nothing can be served here any more."""
         fault = self.fault
         if fault is not None:
             raise EngineError(*fault.args)
@@ -109,8 +109,8 @@ class Worker:
             self._wake.notify()
 
     def abort(self, output: RequestOutput) -> None:
-        """End all sequences of a prompt; those that have ended already are left as they are. In a
-        forked child there are none to end."""
+        """End all sequences of a prompt that have not ended yet. In a forked child there are
+        none."""
         if self._process != os.getpid():
             return
         with self._wake:
@@ -118,7 +118,7 @@ class Worker:
             self._wake.notify()
 
     def close(self) -> None:
-        """Abort what runs and stop the thread; a forked child has neither."""
+        """Abort running requests and stop the thread; a forked child has neither."""
         if self._process != os.getpid():
             return
         with self._wake:
@@ -173,7 +173,7 @@ class Worker:
 
     @property
     def _called(self) -> bool:
-        """Whether there is something to do."""
+        """Whether there is work."""
         return bool(
             self._arrivals
             or self._aborts
@@ -190,7 +190,7 @@ class Worker:
             self._end(sequence.request.id, "error", error)
 
     def _guard(self, act: Callable[[], None]) -> None:
-        """Do a part of the loop; if it fails, what runs fails, and the loop goes on."""
+        """Run a part of the loop; if it fails, the running requests fail and the loop goes on."""
         try:
             act()
         except Exception as error:
@@ -215,7 +215,7 @@ class Worker:
             self._step_began = None
 
     def _meanwhile(self) -> None:
-        """What can be done while engine calls run: deliver the last step, take in new requests."""
+        """Work for while engine calls run: deliver the last step, accept new requests."""
         self._deliver_all()
         with self._wake:
             arrivals, self._arrivals = self._arrivals, []
@@ -255,7 +255,7 @@ class Worker:
                 sequence.handle.publish(completion)
 
     def _await_transfer(self, request_id: int, transfer: Transfer) -> None:
-        """The sequence ends when the transfer has, while others go on."""
+        """End the sequence when its transfer has finished, while others go on."""
 
         def done() -> None:
             with self._wake:

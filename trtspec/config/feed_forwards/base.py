@@ -1,4 +1,4 @@
-"""FeedForwardSpec: what every feed-forward part says of itself."""
+"""FeedForwardSpec: the base of all feed-forward specs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class FeedForwardSpec(LayerPart):
     title: ClassVar[str] = "a feed-forward part of kind"
 
     def tensors(self, hidden: int) -> Iterator[tuple[str, Shape]]:
-        """Shapes by name, in a network of ``hidden`` elements a row.
+        """Shapes by name, in a network of width ``hidden``.
 
         Raises:
-            ConfigError: they have no names.
+            ConfigError: its tensors have no names.
         """
         raise self.unnamed()
 
     def sharded_by_expert(self, ranks: int) -> Self:
-        """See `LayerPart.sharded`; of a mixture, a rank has some of the experts, whole."""
+        """Like `LayerPart.sharded`, but a rank has some experts of a mixture, each whole."""
         return self.sharded(ranks)
 
     @property
     def choice(self) -> tuple[float, int]:
-        """Of a mixture, through how many experts a row is expected to go here, and how many are
-        here; else zeros."""
+        """For a mixture: how many local experts a row is expected to go through, and how many there
+        are; zeros otherwise."""
         return 0, 0

@@ -1,4 +1,4 @@
-"""DenseSpec: a dense feed-forward part of one layer, as plain data."""
+"""DenseSpec: a dense feed-forward part, as plain data."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
 @strict_config()
 @dataclass(frozen=True)
 class DenseSpec(FeedForwardSpec):
-    """``down(act(gate(x)) * up(x))``, or without ``gated`` ``down(act(up(x)))``.
+    """``down(act(gate(x)) * up(x))``, or ``down(act(up(x)))`` if not ``gated``.
 
-    intermediate_size: width between, in elements. activation: one of `ACTIVATIONS`. bias: of all
-    its matrices. Raises ConfigError for a size or an activation that is none.
+    intermediate_size: inner width, in elements. activation: one of `ACTIVATIONS`. bias: of all its
+    matrices. Raises ConfigError for an invalid size or activation.
     """
 
     words: ClassVar[str] = "dense feed-forward parts"
@@ -37,7 +37,7 @@ class DenseSpec(FeedForwardSpec):
         check_activation(self.activation)
 
     def sharded(self, ranks: int) -> DenseSpec:
-        """See `LayerPart.sharded`: some of the elements between."""
+        """See `LayerPart.sharded`: a share of the inner elements."""
         inner = share("intermediate_size", self.intermediate_size, ranks)
         return replace(self, intermediate_size=inner)
 
@@ -46,7 +46,7 @@ class DenseSpec(FeedForwardSpec):
         return self.at("mlp.", hidden)
 
     def at(self, place: str, hidden: int) -> Iterator[tuple[str, Shape]]:
-        """The same, with ``place`` before the names."""
+        """The same spec with the prefix ``place`` on its tensor names."""
         inner = self.intermediate_size
         for part in ("gate", "up") if self.gated else ("up",):
             yield f"{place}{part}.weight", (inner, hidden)
@@ -58,7 +58,7 @@ class DenseSpec(FeedForwardSpec):
 
 
 def check_activation(name: str) -> None:
-    """ConfigError for one that is none of `ACTIVATIONS`."""
+    """Raise ConfigError unless it is one of `ACTIVATIONS`."""
     if name not in ACTIVATIONS:
         raise ConfigError(
             f"activation {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}"

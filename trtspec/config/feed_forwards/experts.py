@@ -1,4 +1,4 @@
-"""ExpertsSpec: a mixture of experts of one layer, as plain data."""
+"""ExpertsSpec: a mixture of experts, as plain data."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
 EXPERTS = "mlp.experts."
-"""Behind a layer's name: what tensors of its experts begin with, before the expert's number."""
+"""Suffix of a layer's name; prefix of its experts' tensor names, before the expert's number."""
 
 
 @strict_config()
 @dataclass(frozen=True)
 class ExpertsSpec(FeedForwardSpec):
     """A mixture of experts: each row goes through the ``top_k`` of ``num_experts`` that a router
-    chooses, which are `DenseSpec`s of ``intermediate_size``, and the sum is taken by its weights.
+    chooses, which are `DenseSpec`s of ``intermediate_size``; their outputs are summed with the
+    router's weights.
 
-    router: how scores become weights: by a softmax over all experts, over the chosen ones, or by a
-    sigmoid each. router_bias: the router adds one to its scores; choice_bias: one that counts for
-    the choice only. normalised: weights of the chosen ones are scaled to sum 1. weight_scale: what
-    they are multiplied with then. num_groups, top_groups: experts lie in groups, of which the best
-    ones are chosen first. shared_size: width of a shared expert, which every row goes through; 0:
-    none; shared_gate: its output is multiplied by the sigmoid of a gate. beside: a dense part that
-    runs beside the experts and is added. limit: before the activation the gate is cut to at most
-    this, up to both sides; None: not cut. up_offset: added to up then.
-    held: how many of the experts a rank has (see `sharded_by_expert`); None: all.
+    router: how scores become weights: a softmax over all experts, a softmax over the chosen ones,
+    or a sigmoid each. router_bias: a bias on the scores; choice_bias: a bias for the choice only.
+    normalised: weights of the chosen experts are scaled to sum to 1. weight_scale: a factor applied
+    after that. num_groups, top_groups: experts lie in groups, of which the best are chosen first.
+    shared_size: width of a shared expert that every row goes through; 0: none. shared_gate:
+    multiply its output by the sigmoid of a gate. beside: a dense part that is computed in addition
+    and summed. limit: clamps the gate to at most this, and up to both sides, before the activation;
+    None: no clamp. up_offset: added to up after that. held: how many experts a rank has (see
+    `sharded_by_expert`); None: all.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -82,12 +83,12 @@ class ExpertsSpec(FeedForwardSpec):
 
     @property
     def num_held(self) -> int:
-        """Experts that are here, of those that the router chooses among."""
+        """Local experts, of those that the router chooses among."""
         return self.num_experts if self.held is None else self.held
 
     @property
     def expert(self) -> DenseSpec:
-        """One of the experts."""
+        """The spec of a single expert."""
         return DenseSpec(self.intermediate_size, self.activation, self.gated, self.bias)
 
     @property
@@ -96,14 +97,14 @@ class ExpertsSpec(FeedForwardSpec):
         return self.top_k * self.num_held / self.num_experts, self.num_held
 
     def sharded(self, ranks: int) -> ExpertsSpec:
-        """See `LayerPart.sharded`: of every expert, some of the elements between."""
+        """See `LayerPart.sharded`: a share of every expert's inner elements."""
         inner = share("intermediate_size of the experts", self.intermediate_size, ranks)
         shared = share("shared_size", self.shared_size, ranks)
         beside = None if self.beside is None else self.beside.sharded(ranks)
         return replace(self, intermediate_size=inner, shared_size=shared, beside=beside)
 
     def sharded_by_expert(self, ranks: int) -> ExpertsSpec:
-        """See `FeedForwardSpec.sharded_by_expert`: the shared expert is still split."""
+        """See `FeedForwardSpec.sharded_by_expert`; a shared expert is still split."""
         held = share("num_experts", self.num_experts, ranks)
         shared = share("shared_size", self.shared_size, ranks)
         beside = None if self.beside is None else self.beside.sharded(ranks)

@@ -1,4 +1,4 @@
-"""AttentionSpec: grouped-query attention of one layer, as plain data."""
+"""AttentionSpec: grouped-query attention, as plain data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from trtspec.errors import ConfigError
 class AttentionSpec(MixerSpec):
     """Sizes are in elements.
 
-    window: newest tokens that a row sees, its own included; 0: all. rope: its table among
-    ``ModelConfig.ropes``; None: rows are not rotated. rotary_dim: the first elements of a head that
-    turn; None: all. interleaved: neighbours turn with each other, not the halves of a head.
-    qk_norm: a norm of queries and keys before the rotation, for each head or over all of them
-    (``qk_norm_over``; ``own``: for each head, with weights of its own). v_norm: a norm of each head
-    of the values, without a weight. scale: of the scores; None: ``head_dim ** -0.5``. soft_cap:
-    scores s become ``cap * tanh(s / cap)``. sinks: each head has a learned score that takes part in
-    the softmax and gives nothing. bias: of q, k and v; output_bias: of o. gated: the output is
-    multiplied by the sigmoid of a gate that q's matrix gives as well. values_are_keys: v is k
-    before norm and rotation. kv_from: the earlier layer whose K and V it reads; it has none.
-    cache_dtype: in what K and V are kept (see `cache_buffers`).
+    window: newest tokens that a row sees, itself included; 0: all. rope: index of its table in
+    ``ModelConfig.ropes``; None: no rotation. rotary_dim: leading elements of a head that are
+    rotated; None: all. interleaved: rotate neighbouring elements, not the halves of a head.
+    qk_norm: a norm on queries and keys before rotation, per head or over all heads
+    (``qk_norm_over``; ``own``: per head, each with its own weights). v_norm: a norm without weight
+    on each head's values. scale: on scores; None: ``head_dim ** -0.5``. soft_cap: scores s become
+    ``cap * tanh(s / cap)``. sinks: each head has a learned score that takes part in the softmax but
+    contributes no value. bias: of q, k and v; output_bias: of o. gated: the output is multiplied by
+    the sigmoid of a gate that q's matrix also computes. values_are_keys: v is k before norm and
+    rotation. kv_from: the earlier layer whose K and V it reads; it has none of its own.
+    cache_dtype: that of K and V (see `cache_buffers`).
 
     Raises ConfigError when fields contradict each other.
     """
@@ -99,7 +99,7 @@ class AttentionSpec(MixerSpec):
         return cache_buffers({"k": row, "v": row}, self.cache_dtype)
 
     def qk_norm_shape(self, heads: int) -> Shape:
-        """Of the weights of a norm over so many heads of queries or keys."""
+        """Shape of the norm weights for that many heads of queries or keys."""
         size = self.head_dim
         return {"head": (size,), "all": (heads * size,), "own": (heads, size)}[self.qk_norm_over]
 
@@ -108,8 +108,8 @@ class AttentionSpec(MixerSpec):
         return dataclasses.replace(self, cache_dtype=dtype)
 
     def sharded(self, ranks: int) -> AttentionSpec:
-        """See `LayerPart.sharded`: some of the heads. Where there are fewer heads of K and V than
-        ranks, several ranks have the same one."""
+        """See `LayerPart.sharded`: some of the heads. With fewer K/V heads than ranks, several
+        ranks have the same one."""
         if self.qk_norm is not None and self.qk_norm_over == "all":
             raise ConfigError(
                 "a norm over all heads of queries and keys is not split over ranks in this "

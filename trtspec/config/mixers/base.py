@@ -1,4 +1,4 @@
-"""MixerSpec: what every mixer says of itself."""
+"""MixerSpec: the base of all mixer specs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtspec.errors import ConfigError
 
 
 class Turn(NamedTuple):
-    """How a layer rotates rows: by a table of ``ModelConfig.ropes``, the first ``rotary_dim``
-    elements of a head, neighbours with each other if ``interleaved``, else its halves."""
+    """How a layer rotates rows: a table of ``ModelConfig.ropes``, over the first ``rotary_dim``
+    elements of a head; ``interleaved`` pairs neighbours, otherwise the halves are paired."""
 
     rope: int
     rotary_dim: int
@@ -27,10 +27,10 @@ class MixerSpec(LayerPart):
     title: ClassVar[str] = "a mixer of kind"
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
-        """Shapes by name, in a network of ``hidden`` elements a row, of which it reads ``width``.
+        """Shapes by name, in a network of width ``hidden``; it reads rows of ``width``.
 
         Raises:
-            ConfigError: they have no names.
+            ConfigError: its tensors have no names.
         """
         raise self.unnamed()
 
@@ -41,37 +41,37 @@ class MixerSpec(LayerPart):
 
     @property
     def turn(self) -> Turn | None:
-        """How rows are rotated; None: they are not."""
+        """How rows are rotated; None: not at all."""
         return None
 
     @property
     def buffers(self) -> tuple[CacheBuffer, ...]:
-        """What its cache is made of; empty where it has none of its own. With one of kind ``slot``
+        """The buffers of its cache; empty if it has none of its own. With a buffer of kind ``slot``
         the mixer's module has a ``replay`` (see `trtspec.models.replay`)."""
         return ()
 
     def with_cache(self, dtype: CacheDtype | None) -> Self:
-        """Itself, its cache in 8 bits, or in the network's dtype.
+        """The spec with its cache in 8 bits, or in the network's dtype.
 
         Raises:
-            ConfigError: it has none that could be.
+            ConfigError: its cache cannot be 8-bit.
         """
         raise ConfigError(f"{self.words} keeps nothing in {dtype}; leave kv_cache_dtype out")
 
     @property
     def kv_from(self) -> int | None:
-        """The earlier layer whose cache it reads; None: its own, or none."""
+        """The earlier layer whose cache it reads; None: its own, or it needs none."""
         return None
 
     def check_in(self, index: int, mixers: Sequence[MixerSpec], num_ropes: int) -> None:
-        """ConfigError unless what layer ``index`` names outside itself is there: among the
-        ``mixers`` of all layers, and the rope tables."""
+        """Raise ConfigError if layer ``index`` refers to a layer (among ``mixers``) or a rope table
+        that does not exist."""
         if self.turn is not None and not 0 <= self.turn.rope < num_ropes:
             raise ConfigError(
                 f"layer {index} names rope table {self.turn.rope}, there are {num_ropes}"
             )
 
     def as_stored(self, has: Callable[[str], bool], norm: NormSpec) -> Self:
-        """Itself as a checkpoint that `has` these tensors (see `layer_tensors`) keeps it, without a
-        window; ``norm``: of heads, where there are such."""
+        """The spec as stored by a checkpoint that `has` these tensors (see `layer_tensors`),
+        without a window; ``norm``: for heads, where the checkpoint has such norms."""
         return self

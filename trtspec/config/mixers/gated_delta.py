@@ -1,4 +1,4 @@
-"""GatedDeltaSpec: the gated delta rule of one layer, as plain data."""
+"""GatedDeltaSpec: the gated delta rule, as plain data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _GATES = "attn.b.weight", "attn.a.weight"
 @strict_config()
 @dataclass(frozen=True)
 class GatedDeltaSpec(MixerSpec):
-    """The gated delta rule (arXiv 2412.06464): a state ``[value heads, key_dim, value_dim]``.
+    """The gated delta rule (arXiv 2412.06464), with a state ``[value heads, key_dim, value_dim]``.
 
-    num_key_heads: heads of q and k; num_value_heads: of v, a multiple. tiled: value head h has the
-    q and k of head ``h % num_key_heads``; else neighbours share theirs. conv_width: newest rows
-    that the convolution over q, k and v reads. norm: of each head's output, before its gate.
+    num_key_heads: heads of q and k; num_value_heads: heads of v, a multiple of them. tiled: value
+    head h uses q and k of head ``h % num_key_heads``; otherwise neighbouring value heads share
+    them. conv_width: newest rows that the convolution over q, k and v reads. norm: on each head's
+    output, before its gate.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -52,18 +53,18 @@ class GatedDeltaSpec(MixerSpec):
 
     @property
     def values(self) -> int:
-        """Elements of a row's values."""
+        """Elements of one row's values."""
         return self.num_value_heads * self.value_dim
 
     @property
     def channels(self) -> int:
-        """Elements of a row's queries, keys and values, which the convolution reads."""
+        """Elements of one row's queries, keys and values, which the convolution reads."""
         return 2 * self.num_key_heads * self.key_dim + self.values
 
     @property
     def buffers(self) -> tuple[CacheBuffer, ...]:
-        """See `MixerSpec.buffers`: those of the convolution, the state, the gates of rows that may
-        be rejected."""
+        """See `MixerSpec.buffers`: those of the convolution, the state, and the gates of draft
+        rows."""
         state = self.num_value_heads, self.key_dim * self.value_dim, "float32"
         return (
             *conv_buffers(self.channels, self.conv_width),
@@ -72,7 +73,7 @@ class GatedDeltaSpec(MixerSpec):
         )
 
     def with_cache(self, dtype: CacheDtype | None) -> GatedDeltaSpec:
-        """See `MixerSpec.with_cache`: a state is no K/V, and stays as it is."""
+        """See `MixerSpec.with_cache`: a state is not K/V and stays as it is."""
         return self
 
     def sharded(self, ranks: int) -> GatedDeltaSpec:
@@ -82,7 +83,7 @@ class GatedDeltaSpec(MixerSpec):
         return replace(self, num_key_heads=keys, num_value_heads=values)
 
     def sections(self, name: str) -> tuple[int, ...]:
-        """See `LayerPart.sections`: a rank's value heads are those of its key heads, some of each
+        """See `LayerPart.sections`: a rank has the value heads of its key heads, some from each
         tile."""
         tiles = self.num_value_heads // self.num_key_heads if self.tiled else 1
         part, keys = name.split(".")[1], self.num_key_heads * self.key_dim
@@ -91,8 +92,8 @@ class GatedDeltaSpec(MixerSpec):
         return (keys, keys, *values) if part in ("qkv", "conv") else values
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
-        """See `MixerSpec.tensors`: q, k and v side by side; z, the gate of the output; the gates b
-        and a (see `trtspec.ops.gated_delta`)."""
+        """See `MixerSpec.tensors`: q, k and v fused; z, the output gate; the gates b and a (see
+        `trtspec.ops.gated_delta`)."""
         yield "attn.qkv.weight", (self.channels, width)
         yield "attn.z.weight", (self.values, width)
         for name in _GATES:

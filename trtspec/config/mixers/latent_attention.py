@@ -1,4 +1,4 @@
-"""LatentAttentionSpec: multi-head latent attention of one layer, as plain data."""
+"""LatentAttentionSpec: multi-head latent attention, as plain data."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
 UP = "attn.kv_b.weight"
-"""Behind a layer's name: what makes keys and values of latents."""
+"""Suffix of a layer's name: the matrix that expands latents to keys and values."""
 
 
 @strict_config()
 @dataclass(frozen=True)
 class LatentAttentionSpec(MixerSpec):
-    """MLA (DeepSeek-V2, arXiv 2405.04434): a cache holds, for all heads, one latent of ``kv_rank``
-    elements and one rotated key of ``rope_dim`` a token. Sizes are in elements.
+    """MLA (DeepSeek-V2, arXiv 2405.04434): for each token the cache holds one latent of ``kv_rank``
+    elements and one rotated key of ``rope_dim``, shared by all heads. Sizes are in elements.
 
-    q_rank: width of the latent that queries are made of; None: of the hidden state itself.
-    plain_dim: elements of a head's query and key that are not rotated, beside ``rope_dim`` that
-    are. value_dim: of a head's value. norm: of the latents. rope: its table among
-    ``ModelConfig.ropes``. interleaved, scale: as in `AttentionSpec`; scale None: one over the
-    root of `query_dim`. bias: of the matrices that make latents; output_bias: of o.
-    cache_dtype: in what latents and keys are kept (see `cache_buffers`).
+    q_rank: width of the latent that queries are made from; None: the hidden state itself.
+    plain_dim: unrotated elements of a head's query and key, besides the ``rope_dim`` rotated ones.
+    value_dim: of a head's value. norm: on latents. rope: index of its table in
+    ``ModelConfig.ropes``. interleaved, scale: as in `AttentionSpec`; scale None: one over the root
+    of `query_dim`. bias: of the matrices that make latents; output_bias: of o. cache_dtype: that of
+    latents and keys (see `cache_buffers`).
 
-    Raises ConfigError for sizes that are none.
+    Raises ConfigError for invalid sizes.
     """
 
     words: ClassVar[str] = "latent attention"
@@ -75,8 +75,7 @@ class LatentAttentionSpec(MixerSpec):
 
     @property
     def buffers(self) -> tuple[CacheBuffer, ...]:
-        """See `MixerSpec.buffers`: the normed latents and the rotated keys, of one head that all
-        share."""
+        """See `MixerSpec.buffers`: normed latents and rotated keys, a single head shared by all."""
         rows = {"latent": (1, self.kv_rank), "key": (1, self.rope_dim)}
         return cache_buffers(rows, self.cache_dtype)
 
@@ -85,7 +84,8 @@ class LatentAttentionSpec(MixerSpec):
         return dataclasses.replace(self, cache_dtype=dtype)
 
     def sharded(self, ranks: int) -> LatentAttentionSpec:
-        """See `LayerPart.sharded`: some of the heads. All ranks make and keep all latents."""
+        """See `LayerPart.sharded`: some of the heads. Latents are computed and kept by every
+        rank."""
         return dataclasses.replace(self, num_heads=share("num_heads", self.num_heads, ranks))
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:

@@ -1,4 +1,4 @@
-"""Mamba2Spec: Mamba-2 of one layer, as plain data."""
+"""Mamba2Spec: Mamba-2, as plain data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class Mamba2Spec(MixerSpec):
-    """Mamba-2 (arXiv 2405.21060): a state ``[num_heads, state_size, head_dim]``.
+    """Mamba-2 (arXiv 2405.21060), with a state ``[num_heads, state_size, head_dim]``.
 
     num_groups: groups of heads that share B and C. conv_width: newest rows that the convolution
-    over x, B and C reads; conv_bias: of it. bias: of the matrices in and out. norm: of the gated
-    output, over each group. least_step, most_step: limits of time steps; None: there is none.
+    over x, B and C reads; conv_bias: its bias. bias: of the input and output matrices. norm: on the
+    gated output, per group. least_step, most_step: limits of time steps; None: no limit.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -54,18 +54,18 @@ class Mamba2Spec(MixerSpec):
 
     @property
     def inner(self) -> int:
-        """Elements of all heads."""
+        """Elements of all heads together."""
         return self.num_heads * self.head_dim
 
     @property
     def channels(self) -> int:
-        """Those of the convolution: of all heads, and of B and C of each group."""
+        """Channels of the convolution: all heads, plus B and C of each group."""
         return self.inner + 2 * self.num_groups * self.state_size
 
     @property
     def buffers(self) -> tuple[CacheBuffer, ...]:
-        """See `MixerSpec.buffers`: of the convolution, then the states and the time steps of rows
-        that may be rejected."""
+        """See `MixerSpec.buffers`: those of the convolution, the states, and the time steps of
+        draft rows."""
         size = self.state_size * self.head_dim
         return (
             *conv_buffers(self.channels, self.conv_width),
@@ -74,8 +74,8 @@ class Mamba2Spec(MixerSpec):
         )
 
     def sharded(self, ranks: int) -> Mamba2Spec:
-        """See `LayerPart.sharded`: some of the groups of heads, with their states. A norm is over
-        a whole group."""
+        """See `LayerPart.sharded`: some of the groups of heads, with their states. A norm spans a
+        whole group."""
         if self.num_groups % ranks:
             raise ConfigError(
                 f"num_groups is {self.num_groups}, of heads with one norm, which "
@@ -93,8 +93,8 @@ class Mamba2Spec(MixerSpec):
         return channels if name.startswith("attn.conv") else ()
 
     def tensors(self, hidden: int, width: int) -> Iterator[tuple[str, Shape]]:
-        """See `MixerSpec.tensors`: the matrix in gives gates, the convolution's channels and time
-        steps, in this order."""
+        """See `MixerSpec.tensors`: the input matrix computes gates, the convolution's channels and
+        time steps, in this order."""
         matrices = {
             "in_proj": (self.inner + self.channels + self.num_heads, width),
             "out_proj": (hidden, self.inner),

@@ -1,4 +1,4 @@
-"""What a short causal convolution over some channels keeps and is made of, as data."""
+"""Buffers and tensors of a short causal convolution, as data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trtspec.config.norm_spec import Shape
 
 
 def conv_buffers(channels: int, width: int) -> tuple[CacheBuffer, CacheBuffer]:
-    """The newest inputs of a request, and those of rows that may be rejected."""
+    """The newest inputs of a request, and those of draft rows."""
     tail = CacheBuffer("conv_tail", width - 1, channels, kind="slot")
     return tail, CacheBuffer("conv_input", 1, channels, kind="step")
 
 
 def conv_tensors(name: str, channels: int, width: int, bias: bool) -> Iterator[tuple[str, Shape]]:
-    """Shapes by name, as checkpoints have them."""
+    """Shapes by name, as in checkpoints."""
     yield f"{name}.weight", (channels, 1, width)
     if bias:
         yield f"{name}.bias", (channels,)
