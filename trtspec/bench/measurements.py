@@ -78,10 +78,10 @@ def page() -> str:
 
 
 def front_page(text: str) -> str:
-    """README.md with its tables of today."""
+    """README.md with the caption of its picture, and its tables."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    parts = []
+    parts = [_wrapped(_where(load(RESULTS / f"{PAIR.file}.json")))]
     for table in FRONT:
         result = load(RESULTS / f"{table.file}.json")
         parts += [_wrapped(f"{table.title}: {_where(result)}"), markdown(table, result)]
