@@ -28,9 +28,10 @@ trtspec::StopRule rule_of(int64_t max_depth, double pace, const std::optional<at
 
 struct PassRolloutHolder : torch::CustomClassHolder {
   PassRolloutHolder(int64_t topk, int64_t num_steps, int64_t num_draft_tokens,
-                    std::vector<Ints> choices, int64_t tokens_per_block,
+                    std::vector<Ints> choices, int64_t tokens_per_block, Ints states,
                     std::optional<c10::intrusive_ptr<PackageHolder>> package)
-      : rollout({topk, num_steps, num_draft_tokens, std::move(choices)}, tokens_per_block),
+      : rollout({topk, num_steps, num_draft_tokens, std::move(choices)}, tokens_per_block,
+                std::move(states)),
         package(std::move(package)) {}
 
   // Tokens, parents and scores, and how many passes were made.
@@ -42,9 +43,9 @@ struct PassRolloutHolder : torch::CustomClassHolder {
     return {std::move(trees), rollout.num_passes()};
   }
 
-  Tensors begin(Tensors inputs, int64_t max_depth, double pace,
+  Tensors begin(Tensors inputs, const Tensors& caches, int64_t max_depth, double pace,
                 const std::optional<at::Tensor>& gains, double p_min) {
-    return rollout.begin(std::move(inputs), rule_of(max_depth, pace, gains, p_min));
+    return rollout.begin(std::move(inputs), caches, rule_of(max_depth, pace, gains, p_min));
   }
 
   Tensors next(const at::Tensor& ids, const at::Tensor& gains, double seconds) {
@@ -61,7 +62,7 @@ struct PassRolloutHolder : torch::CustomClassHolder {
 
 void register_pass_rollout(torch::Library& library) {
   library.class_<PassRolloutHolder>("PassRollout")
-      .def(torch::init<int64_t, int64_t, int64_t, std::vector<Ints>, int64_t,
+      .def(torch::init<int64_t, int64_t, int64_t, std::vector<Ints>, int64_t, Ints,
                        std::optional<c10::intrusive_ptr<PackageHolder>>>())
       .def("run", &PassRolloutHolder::run)
       .def("begin", &PassRolloutHolder::begin)

@@ -127,8 +127,9 @@ void KVCacheManager::commit(std::int64_t request, Tokens tokens, std::int64_t fi
   require_of(first >= -sequence.absent && first <= offered(request), request,
              "commits without the tokens after the offered ones");
   require_of(num_committed <= known, request, "commits rows whose tokens are not verified");
+  // A draft may be committed as it is, for a while.
+  if (num_committed > sequence.committed) m.let_source_go(sequence);
   sequence.committed = num_committed;
-  m.let_source_go(sequence);
   if (m.enable_reuse) {
     m.publish(sequence, tokens, first, std::min(num_committed, known - m.lookahead) / m.block_size);
   }

@@ -36,9 +36,9 @@ std::int64_t ResourceManager::begin(const Sequence& sequence) {
       cache.begin_behind(sequence.id, sequence.tokens, num_cached);
       continue;
     }
-    const std::int64_t own =
-        num_cached == 0 ? 0 : std::min(num_cached, cache.match(sequence.tokens));
-    cache.begin(sequence.id, sequence.tokens, own - own % cache.block_size());
+    // As much of the target's prefix as it has, and where it keeps states, as a snapshot reaches.
+    const auto prefix = std::span(sequence.tokens).first(static_cast<std::size_t>(num_cached) + 1);
+    cache.begin(sequence.id, sequence.tokens, num_cached == 0 ? 0 : cache.match(prefix));
     if (cache.window() > 0 && cache.room(sequence.id) <= num_cached) {
       // It may be smaller than a text, and have no room to catch up.
       cache.free(sequence.id);

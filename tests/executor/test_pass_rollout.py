@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -63,17 +64,25 @@ class Draft:
 
 
 class Engine:
-    """A session of passes: keeps in every slot the path of the row that was written there."""
+    """A session of passes: keeps in every slot the path of the row that was written there. Given
+    states, a state is the number of its path: each row takes one in."""
 
     def __init__(self, draft: Draft, layout: CacheLayout) -> None:
         self.draft, self._layout = draft, layout
         self.rows: dict[int, Path] = {}
+        self._numbers: dict[Path, int] = {}
+
+    def number(self, path: Path) -> int:
+        """Of a path, and no other."""
+        return self._numbers.setdefault(path, len(self._numbers))
 
     def run(self, inputs: EngineInputs) -> list[torch.Tensor]:
         rows, wanted, columns = inputs.rows, inputs.last_rows, inputs.columns
         assert rows is not None and wanted is not None and columns is not None
         paths = [self._path(rows, row) for row in range(len(rows.input_ids))]
         self.draft.seen.append(len(paths))
+        if inputs.state_slots is not None:
+            self._step(inputs.state_slots.tolist(), inputs, paths)
         found = [
             self.draft.children(paths[row], int(index))
             for row, index in zip(wanted.tolist(), columns.output_index, strict=True)
@@ -81,6 +90,17 @@ class Engine:
         ids = torch.tensor([[token for token, _ in row] for row in found])
         gains = torch.tensor(np.array([[gain for _, gain in row] for row in found], np.float32))
         return [ids, gains]
+
+    def _step(self, slots: list[int], inputs: EngineInputs, paths: list[Path]) -> None:
+        assert inputs.rows is not None and len(set(slots)) == len(slots)
+        (states,) = inputs.caches
+        starts = inputs.rows.query_start.tolist()
+        assert len(starts) == len(slots) + 1
+        for slot, (first, end) in zip(slots, pairwise(starts), strict=True):
+            assert end == first + 1 or not inputs.rows.is_tree.any()
+            before = paths[first][:-1]
+            assert not before or states[slot].item() == self.number(before)
+            states[slot] = self.number(paths[end - 1])
 
     def _path(self, rows: RowInputs, row: int) -> Path:
         request = int(np.searchsorted(rows.query_start.numpy(), row, side="right")) - 1
@@ -219,26 +239,52 @@ def fed_requests(
     return groups, texts
 
 
+def states_of(
+    rng: random.Random,
+    engine: Engine,
+    groups: Sequence[RowGroup],
+    texts: Sequence[Path],
+    widest: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots of the requests' states, and the buffer, whose last slots are those of a pass."""
+    own = torch.tensor(rng.sample(range(9), len(texts)), dtype=torch.int32)
+    states = torch.full((9 + len(texts) * widest, 1, 1), -1, dtype=torch.int64)
+    for slot, group, text in zip(own.tolist(), groups, texts, strict=True):
+        states[slot] = engine.number(text[: group.context])
+    return own, states
+
+
+@pytest.mark.parametrize("keeps_states", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_the_reference(shape: TreeShape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_reference(
+    shape: TreeShape, keeps_states: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With states each row steps that of its own path, and none of those is a request's."""
     rng, stopped, whole = random.Random(str(shape)), 0, 0
     layout = CacheLayout(tokens_per_block=4, blocks_per_sequence=40, mask_words=2)
     monkeypatch.setattr(pass_rollout, "time", Clock(0.01))
     for seed in range(6):
         draft = Draft(seed, shape.topk, certain=rng.choice((0.2, 0.8, 0.97)))
         engine, times = Engine(draft, layout), Times(0.01)
-        loop = PassRollout(engine, shape, layout.tokens_per_block)
+        places = [0] if keeps_states else []
+        loop = PassRollout(engine, shape, layout.tokens_per_block, places)
         for _ in range(8):
             groups, texts = fed_requests(rng, engine, layout, shape.num_rollout_rows)
             indices = [rng.randrange(100) for _ in texts]
             rows, last_rows, *_ = pack(groups, layout)
             columns = greedy_sampling(len(texts))._replace(output_index=torch.tensor(indices))
             loop.rule, draft.seen = random_rule(rng, 0.01), []
-            found = loop.run(EngineInputs(rows, last_rows=last_rows, columns=columns))
+            inputs = EngineInputs(rows, last_rows=last_rows, columns=columns)
+            if keeps_states:
+                own, states = states_of(rng, engine, groups, texts, shape.widest_pass)
+                inputs = inputs._replace(state_slots=own, caches=(states,))
+            found = loop.run(inputs)
             roots = list(zip(texts, indices, strict=True))
             expected, passes = grown(draft, shape, roots, loop.rule, times)
             assert draft.seen == [len(rows.input_ids), *passes]
             assert loop.num_passes == 1 + len(passes)
+            if keeps_states:
+                assert states[own.long()].flatten().tolist() == [*map(engine.number, texts)]
             for nodes, *tree in zip(expected, *found, strict=True):
                 assert nodes == list(zip(*(part.tolist() for part in tree), strict=True))
             stopped += len(passes) + 1 < shape.num_steps

@@ -16,12 +16,22 @@ from trtspec.ops import native  # noqa: F401  registers the class
 from trtspec.ops.draft_batch import DraftBatch
 
 
+class GroupState(NamedTuple):
+    """Where the state of a draft's request is: its slot; the snapshot that it is copied from before
+    the call, and where it is copied to behind it, -1: neither."""
+
+    slot: int
+    source: int = -1
+    snapshot: int = -1
+
+
 @dataclass(frozen=True)
 class RowGroup:
     """The rows of one request: tokens behind its committed ones; draft nodes may follow, if its
     root is the only token. ``last_logits`` wants logits of the last token and of the nodes. blocks:
     int32 [n], the request's block table. gap: tokens that it has beside the ``context`` rows which
-    are held: positions are so many further than places in the cache.
+    are held: positions are so many further than places in the cache. state: of a draft that keeps
+    states.
     """
 
     tokens: Sequence[int]
@@ -29,12 +39,13 @@ class RowGroup:
     blocks: Tensor
     last_logits: bool = True
     gap: int = 0
+    state: GroupState | None = None
 
 
 class RowBatch(NamedTuple):
     """``rows`` of an engine call, those whose logits are wanted (``logits_rows`` int64 [R], in
     order), and ``cached_tokens`` whose K/V it reads: those committed, and the rows' own.
-    ``state_slots``: of a target that keeps states, those of the requests, int32 [B]."""
+    ``state_slots``: of a network that keeps states, those of the requests, int32 [B]."""
 
     rows: RowInputs
     logits_rows: Tensor
@@ -49,7 +60,8 @@ def pack(
 
     RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
     pack, _ = _packer(layout)
-    return _packed(
+    states = [group.state.slot for group in groups if group.state is not None]
+    packed = _packed(
         pack(
             [token for group in groups for token in group.tokens],
             [len(group.tokens) for group in groups],
@@ -60,6 +72,7 @@ def pack(
             0 if drafts is None else drafts.address,
         )
     )
+    return packed._replace(state_slots=torch.tensor(states, dtype=torch.int32) if states else None)
 
 
 def pack_plan(

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from trtspec.backends.registry import backend_named
 from trtspec.config.build_config import BuildConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.models.layer_facts import keeps_states
+from trtspec.speculative.registry import draft_kinds
 
 
 def require_eight_bits(build: BuildConfig) -> None:
@@ -49,10 +51,23 @@ def require_target_caches(
         )
 
 
-def refuse_draft_states(decoder: ModelConfig, speculative: TreeDecodingConfig) -> None:
-    """ConfigError for a draft whose layers keep states: a rollout has no place for them."""
-    if keeps_states(decoder):
+def require_draft_states(
+    draft: DraftConfig, speculative: TreeDecodingConfig, build: BuildConfig
+) -> None:
+    """ConfigError for a draft whose layers keep states, where its rollout is one call: states are
+    copied between passes."""
+    if draft.decoder is None or not keeps_states(draft.decoder):
+        return
+    by_pass = backend_named(build.backend).drafts_by_pass(build.device)
+    if draft_kinds()[draft.kind].one_pass is None or not by_pass:
         raise ConfigError(
-            f"method {speculative.method!r} drafts with {decoder.architecture}, whose layers keep "
-            "states: in this version those of targets are kept alone; choose another draft"
+            f"method {speculative.method!r} drafts with {draft.decoder.architecture}, whose layers "
+            f"keep states: it would have to draft pass by pass, and with backend {build.backend!r} "
+            f"on {build.device!r} it does not; choose another draft, or, on a CPU, the method of "
+            "draft models"
+        )
+    if speculative.window is not None:
+        raise ConfigError(
+            f"draft_window={speculative.window.size}: layers of {draft.decoder.architecture} keep "
+            "states, which forget nothing by a window; leave it out"
         )

@@ -15,7 +15,7 @@ from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.cache_support import (
-    refuse_draft_states,
+    require_draft_states,
     require_eight_bits,
     require_states,
     require_target_caches,
@@ -57,7 +57,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
 from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token, state_bytes, weight_bytes
+from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
 from trtspec.engine.weight_formats import draft_formats
 from trtspec.errors import ConfigError
 from trtspec.formats.choose import kept_storage
@@ -140,9 +140,7 @@ class BuildPlan:
             if draft.network.decoder is not None:
                 kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
-        states = state_bytes(
-            engine.target, build.dtype, build.max_batch_size, build.max_num_tokens or 0
-        )
+        states = engine.state_bytes(engine.drafts, build.max_batch_size, build.max_num_tokens or 0)
         lines.append(
             f"memory   weights {weights / _GIB:.3f} GiB, K/V {kv / 1024:.1f} KiB a token "
             f"({full / _GIB:.3f} GiB for {build.max_batch_size} x {build.max_seq_len} tokens)"
@@ -342,7 +340,7 @@ def _plan_draft(
     speculative.check_network(network)
     if network.decoder is not None:
         require_blocks(network.decoder)
-        refuse_draft_states(network.decoder, speculative)
+    require_draft_states(network, speculative, build)
     require_target_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
     assert build.max_seq_len is not None, "a resolved build says it"
     network = _for_length(network, build.max_seq_len)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -88,7 +89,19 @@ class TreeShape:
         """Rows that a rollout writes into the draft cache after the accepted ones."""
         if self.choices is None:
             return self.topk * (self.num_steps - 1)
-        return len({path[:-1] for path in self.choices if len(path) > 1})
+        return len(self._inner_paths)
+
+    @property
+    def widest_pass(self) -> int:
+        """Most rows of a request that a pass behind the first feeds; 0: there is none."""
+        if self.choices is None:
+            return self.topk if self.num_steps > 1 else 0
+        return max(Counter(map(len, self._inner_paths)).values(), default=0)
+
+    @property
+    def _inner_paths(self) -> set[tuple[int, ...]]:
+        """Of a static tree, those of nodes with children."""
+        return {path[:-1] for path in self.choices or () if len(path) > 1}
 
 
 def check_choices(choices: Iterable[Iterable[int]], name: str = "eagle_choices") -> Choices:

@@ -101,6 +101,11 @@ class EngineDraft:
         """Rows that its rollout writes into its cache behind the accepted ones."""
         return self.kind.slots(self.network, self.speculation.tree)
 
+    def scratch_states(self, max_batch_size: int) -> int:
+        """States that its rollouts step, of a network that keeps such: those of all rows of a pass,
+        and one at least, which is that of padding as well."""
+        return max(max_batch_size * self.speculation.tree.widest_pass, 1)
+
     @property
     def lookahead(self) -> int:
         """How many tokens after its position a row of its cache depends on."""

@@ -28,7 +28,7 @@ embedding or head binds the target's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.strict import from_dict
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.facts import network_facts
-from trtspec.engine.memory import in_large_pages, read_bytes, weight_bytes
+from trtspec.engine.memory import in_large_pages, read_bytes, state_bytes, weight_bytes
 from trtspec.engine.weight_formats import draft_formats, target_formats
 from trtspec.engine.weight_record import WeightRecord
 from trtspec.errors import ConfigError, EngineError
@@ -87,6 +87,17 @@ class EngineConfig:
     def backend(self) -> Backend:
         """The backend that compiled the engine and runs it."""
         return backend_named(self.build.backend)
+
+    def state_bytes(self, drafts: Sequence[EngineDraft], max_batch_size: int, max_rows: int) -> int:
+        """Bytes of the states of so many requests, of the target and these drafts, and of what the
+        target's calls of so many rows leave for them."""
+        dtype = self.build.dtype
+        own = state_bytes(self.target, dtype, max_batch_size + 1, max_rows)
+        for draft in drafts:
+            if draft.network.decoder is not None:
+                states = max_batch_size + draft.scratch_states(max_batch_size)
+                own += state_bytes(draft.network.decoder, dtype, states, 0)
+        return own
 
     @property
     def by_pass(self) -> bool:

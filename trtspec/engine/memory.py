@@ -44,11 +44,11 @@ def bytes_per_state(model: ModelConfig, dtype: str) -> int:
     return cache_row_bytes(model, getattr(torch, dtype), "slot")
 
 
-def state_bytes(model: ModelConfig, dtype: str, max_batch_size: int, max_rows: int) -> int:
-    """Bytes of the states of so many requests and of padding, and of what calls of so many rows
-    leave for them; see `KVTensors`."""
+def state_bytes(model: ModelConfig, dtype: str, num_states: int, max_rows: int) -> int:
+    """Bytes of so many states, and of what calls of so many rows leave for them; see
+    `KVTensors`."""
     a_row = cache_row_bytes(model, getattr(torch, dtype), "step")
-    return (max_batch_size + 1) * bytes_per_state(model, dtype) + max_rows * a_row
+    return num_states * bytes_per_state(model, dtype) + max_rows * a_row
 
 
 def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:

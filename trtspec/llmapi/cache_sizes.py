@@ -21,9 +21,10 @@ class CacheSizes(NamedTuple):
     num_rows: int
 
     @classmethod
-    def of(cls, books: KVCache, num_rows: int = 0) -> CacheSizes:
-        """The sizes that these caches' bookkeeping asks for, plus one state for padding."""
-        return cls(books.num_blocks, books.states.num_slots + 1, num_rows)
+    def of(cls, books: KVCache, num_rows: int = 1, num_scratch: int = 1) -> CacheSizes:
+        """For these books; behind their states are such as no request has, one at least, which is
+        that of padding. A draft's rows are certain, so that one of a call is never kept."""
+        return cls(books.num_blocks, books.states.num_slots + num_scratch, num_rows)
 
     def caches(self, engine: EngineConfig, network: ModelConfig) -> KVTensors:
         """Allocate the caches of one of the engine's networks on its device."""

@@ -15,7 +15,6 @@ from trtspec.engine.memory import (
     bytes_per_state,
     element_bytes,
     kv_bytes_per_token,
-    state_bytes,
 )
 from trtspec.errors import EngineError
 from trtspec.executor.schedule.kv_cache import KVCacheManager
@@ -39,7 +38,7 @@ def open_resources(
     Raises:
         EngineError: they do not fit into memory.
     """
-    decoders = [draft.network.decoder for draft in drafts if draft.network.decoder is not None]
+    drafts = [draft for draft in drafts if draft.has_cache]
     layout, reuse = engine.layout, kv.enable_block_reuse
     if reuse and layout.is_slots:
         logger.info("prefix reuse is off: backend %s has slot caches", engine.build.backend)
@@ -48,17 +47,30 @@ def open_resources(
         logger.info("prefix reuse is off: the drafter reads every row")
         reuse = False
     kv = replace(kv, enable_block_reuse=reuse)
-    blocks, *draft_blocks = _cache_blocks(engine, decoders, limits, needs, kv)
-    states = StateSizes()
-    if keeps_states(engine.target):
-        snapshots = max(blocks // kv.snapshot_blocks, 1) if reuse else 0
-        states = StateSizes(limits.max_batch_size, snapshots, kv.snapshot_blocks)
-    caches = zip(decoders, draft_blocks, needs.caches, strict=True)
-    return ResourceManager(
-        _kv_cache(layout, engine.target, blocks, reuse, states=states),
-        [_kv_cache(layout, own, number, reuse, cache) for own, number, cache in caches],
-        [cache.from_tokens for cache in needs.caches],
+    numbers = _cache_blocks(engine, drafts, limits, needs, kv)
+    caches = zip(
+        _networks(engine, drafts), numbers, (DraftCacheNeeds(), *needs.caches), strict=True
     )
+    target, *others = (
+        _kv_cache(layout, network, number, reuse, own, _state_sizes(network, number, limits, kv))
+        for network, number, own in caches
+    )
+    return ResourceManager(target, others, [cache.from_tokens for cache in needs.caches])
+
+
+def _networks(engine: EngineConfig, drafts: Sequence[EngineDraft]) -> list[ModelConfig]:
+    """Those with a cache, the target first."""
+    decoders = engine.target, *(draft.network.decoder for draft in drafts)
+    return [decoder for decoder in decoders if decoder is not None]
+
+
+def _state_sizes(
+    network: ModelConfig, blocks: int, limits: Limits, kv: KvCacheConfig
+) -> StateSizes:
+    if not keeps_states(network):
+        return StateSizes()
+    snapshots = max(blocks // kv.snapshot_blocks, 1) if kv.enable_block_reuse else 0
+    return StateSizes(limits.max_batch_size, snapshots, kv.snapshot_blocks)
 
 
 def _kv_cache(
@@ -66,8 +78,8 @@ def _kv_cache(
     decoder: ModelConfig,
     num_blocks: int,
     reuse: bool,
-    needs: DraftCacheNeeds = DraftCacheNeeds(),  # noqa: B008  it is frozen
-    states: StateSizes = StateSizes(),  # noqa: B008  it is immutable
+    needs: DraftCacheNeeds,
+    states: StateSizes,
 ) -> KVCacheManager | SlotKVCacheManager:
     size, lookahead = layout.tokens_per_block, needs.lookahead
     if layout.is_slots:
@@ -89,7 +101,7 @@ def widest_window(decoder: ModelConfig) -> int:
 
 def _cache_blocks(
     engine: EngineConfig,
-    drafts: Sequence[ModelConfig],
+    drafts: Sequence[EngineDraft],
     limits: Limits,
     needs: DrafterNeeds,
     kv: KvCacheConfig,
@@ -102,7 +114,8 @@ def _cache_blocks(
     """
     size = engine.layout.tokens_per_block
     dtype = engine.build.dtype
-    token_bytes = sum(kv_bytes_per_token(m, dtype) for m in (engine.target, *drafts))
+    networks = _networks(engine, drafts)
+    token_bytes = sum(kv_bytes_per_token(network, dtype) for network in networks)
     if needs.reads_every_row:  # a row's states are kept as long as its K/V
         states = len(engine.capture_layers) * engine.target.hidden_size
         token_bytes += states * element_bytes(dtype)
@@ -113,7 +126,7 @@ def _cache_blocks(
     device = engine.build.device
     # Each rank has such caches, in the memory of one host.
     budget = max(0, kv.budget(free_memory(device), total_memory(device))) // engine.target.ranks
-    states = state_bytes(engine.target, dtype, batch, limits.max_num_tokens)
+    states = engine.state_bytes(drafts, batch, limits.max_num_tokens)
     if states > budget:
         raise EngineError(
             f"the states of max_batch_size {batch} requests take {states} bytes, the caches may "
@@ -122,7 +135,7 @@ def _cache_blocks(
     apart = kv.snapshot_blocks * size
     stretch = token_bytes * apart  # bytes of the tokens from one snapshot to the next
     if kv.enable_block_reuse:
-        stretch += bytes_per_state(engine.target, dtype)
+        stretch += sum(bytes_per_state(network, dtype) for network in networks)
     affordable = (budget - states) * apart // max(stretch, 1)  # a state may be all there is
     tokens = min(wanted, affordable, kv.max_tokens or wanted)
     if tokens < size:

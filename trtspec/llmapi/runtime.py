@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,9 +116,9 @@ def open_runtime(
         books = resources.target
         target = _target(engine, books, limits, sessions, padding.target, followers)
         caches = iter(resources.draft_caches)
+        batch = limits.max_batch_size
         runtimes = tuple(
-            _draft(engine, draft, target, next(caches) if draft.plan.has_cache else None, padding)
-            for draft in sessions.drafts
+            _draft(engine, draft, target, caches, batch, padding) for draft in sessions.drafts
         )
         if engine.build.device == "cuda":
             _capture_graphs([target, *(draft.engine for draft in runtimes)], padding.drafts)
@@ -223,22 +223,31 @@ def _draft(
     engine: EngineConfig,
     opened: OpenDraft,
     target: ModelEngine,
-    cache: DraftCache | None,
+    caches: Iterator[DraftCache],
+    max_batch_size: int,
     padding: _Padding,
 ) -> DraftRuntime:
+    """``caches``: the next one is the draft's, if it has one."""
+    cache = next(caches) if opened.plan.has_cache else None
     network = opened.plan.network
-    tensors = _tensors(engine, opened.plan, target, cache)
+    tensors = _tensors(engine, opened.plan, target, cache, max_batch_size)
     made = _draft_engine(engine, opened, tensors, padding.drafts)
     states, longest = engine.states_of(opened.plan), opened.plan.longest
     return DraftRuntime(opened.plan.folder, network, made, cache, states, longest)
 
 
 def _tensors(
-    engine: EngineConfig, draft: EngineDraft, target: ModelEngine, cache: DraftCache | None
+    engine: EngineConfig,
+    draft: EngineDraft,
+    target: ModelEngine,
+    cache: DraftCache | None,
+    max_batch_size: int,
 ) -> KVTensors | None:
     """The K/V tensors for a draft's calls: its own, or the target's that it reads."""
     if cache is not None and draft.network.decoder is not None:
-        return CacheSizes.of(cache.books).caches(engine, draft.network.decoder)
+        scratch = draft.scratch_states(max_batch_size)
+        sizes = CacheSizes.of(cache.books, num_scratch=scratch)
+        return sizes.caches(engine, draft.network.decoder)
     places = cache_places(engine.target)
     read = [places[layer] for layer in draft.target_layers]
     return target.caches.part(read) if read else None
@@ -260,7 +269,8 @@ def _draft_engine(
     )
     if DRAFT_PASS in sessions:
         tree, size = opened.plan.speculation.tree, engine.layout.tokens_per_block
-        own = EngineSessions(passes=PassRollout(sessions[DRAFT_PASS], tree, size))
+        passes = PassRollout(sessions[DRAFT_PASS], tree, size, caches.state_places)
+        own = EngineSessions(passes=passes)
         return ModelEngine(facts, own, caches)
     step = sessions.get(DRAFT_STEP)
     own = EngineSessions(

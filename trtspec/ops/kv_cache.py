@@ -133,7 +133,7 @@ class KVCache:
         return int(self._books.state(request_id))
 
     def source(self, request_id: int) -> int:
-        """Slot of the snapshot that the request begins on, until its first commit; -1: none."""
+        """Slot of the snapshot that the request begins on, until it commits a row; -1: none."""
         return int(self._books.source(request_id))
 
     def keep(self, request_id: int, start: int, end: int) -> tuple[int, int]:

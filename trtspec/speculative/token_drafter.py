@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import pairwise, zip_longest
 
 from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
@@ -44,18 +45,17 @@ class TokenDrafter(CachedRolloutDrafter):
         return True
 
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], None]:
-        groups = []
+        parts = []
         for request in requests:
-            start = self._cache.committed(request)
-            self._fed[request.id] = len(request.tokens)
-            groups.append(self._group(request, start, len(request.tokens)))
-        return groups, None
+            self._fed[request.id] = end = len(request.tokens)
+            parts.append(self._parts(request, self._cache.committed(request), end))
+        return self._feed_but_last(parts), None
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Feed prefill chunks to the draft, or all rows that are due; return the draft cache's
         length for each item."""
         lengths: list[tuple[int, ...]] = []
-        behind, chunks = [], []  # apart: a call is to be no larger than the target's
+        parts = []
         for item in batch.items:
             request = item.request
             start = self._cache.committed(request)
@@ -72,13 +72,12 @@ class TokenDrafter(CachedRolloutDrafter):
                 lengths.append((fed,))
                 continue
             lengths.append((end,))
+            # A call is to be no larger than the target's: what it is behind by is fed before.
             chunk = start if item.is_generation else item.start
-            if start < chunk:
-                behind.append(self._group(request, start, chunk))
-            chunks.append(self._group(request, chunk, end))
-        for groups in (behind, chunks):
-            if groups:
-                self._engine.feed(groups)
+            behind = self._parts(request, start, chunk) if start < chunk else []
+            parts.append([*behind, *self._parts(request, chunk, end)])
+        if parts:
+            self._engine.feed(self._feed_but_last(parts))
         return lengths
 
     def release(self, request_id: int) -> None:
@@ -89,9 +88,21 @@ class TokenDrafter(CachedRolloutDrafter):
     def live_requests(self) -> Set[int]:
         return super().live_requests | self._fed.keys()
 
-    def _group(self, request: Request, start: int, end: int) -> RowGroup:
-        tokens = self._known(request.tokens[start:end])
-        return self._cache.rows(request, start, tokens)
+    def _parts(self, request: Request, start: int, end: int) -> list[RowGroup]:
+        """Rows from ``start`` to ``end``, of as many calls as they are cut into."""
+        ends = self._cache.ends(request, start, end)
+        tokens = request.tokens
+        return [
+            self._cache.rows(request, first, self._known(tokens[first:cut]))
+            for first, cut in pairwise([start, *ends])
+        ]
+
+    def _feed_but_last(self, parts: Sequence[Sequence[RowGroup]]) -> list[RowGroup]:
+        """Feed all parts of requests but the last of each, which are returned: a call has one of
+        each."""
+        for groups in zip_longest(*(own[:-1] for own in parts)):
+            self._engine.feed([group for group in groups if group is not None])
+        return [own[-1] for own in parts]
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         """The ids that the draft reads for ``tokens``. Ids that only the target's padded embedding

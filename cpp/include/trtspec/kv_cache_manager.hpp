@@ -116,7 +116,7 @@ class KVCacheManager final : public KVCache {
   void check_invariants() const override;
 
   bool keeps_states() const override;
-  // Slot of the request's state, and of the snapshot that it begins on, until its first commit; -1:
+  // Slot of the request's state, and of the snapshot that it begins on, until it commits a row; -1:
   // none. Nobody else gets it before.
   std::int32_t state(std::int64_t request) const override;
   std::int32_t source(std::int64_t request) const override;

@@ -81,6 +81,11 @@ class ResourceManager {
   Snapshot keep_target(const Sequence& sequence, std::int64_t from, std::int64_t to) {
     return caches_.front()->keep(sequence.id, from, to);
   }
+  // The same of a draft's, of its rows.
+  Snapshot keep_draft(const Sequence& sequence, std::int64_t from, std::int64_t to,
+                      std::size_t draft = 0) {
+    return caches_[1 + draft]->keep(sequence.id, from, to);
+  }
   // Share of the blocks in use, of the fullest cache; those cached for reuse count as free.
   double usage() const;
   // Throws std::logic_error unless every cache's books balance, and they agree; for tests and

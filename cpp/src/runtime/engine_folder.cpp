@@ -269,8 +269,8 @@ EngineFolder read_config(const std::string& path, const Json& json) {
   if (draft) {
     folder.speculation = read_speculation(draft->at("speculation"));
     folder.draft = read_draft(facts.at(kDraft), folder.speculation->method);
-    if (folder.draft->decoder.keeps_states()) {
-      facts.at(kDraft).refuse("a draft whose layers keep states runs in Python only");
+    if (folder.draft->decoder.keeps_states() && !folder.draft->by_pass) {
+      facts.at(kDraft).refuse("a draft whose layers keep states is rolled out pass by pass");
     }
     folder.draft_record = read_record(json.at("weights").at(kDraft));
   }

@@ -177,9 +177,16 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
       limits.max_batch_size * (layout.is_slots ? size : limits.max_seq_len + size);
   const auto budget = static_cast<std::int64_t>(static_cast<double>(free_bytes) * fraction);
   const std::int64_t state = folder.target.row_bytes(LayerCache::Kind::slot);
+  const std::int64_t draft_state =
+      needs.has_draft_cache ? folder.draft->decoder.row_bytes(LayerCache::Kind::slot) : 0;
+  const std::int64_t scratch =
+      draft_state == 0
+          ? 1
+          : std::max<std::int64_t>(limits.max_batch_size * folder.speculation->widest_pass(), 1);
   const std::int64_t states =
       (limits.max_batch_size + 1) * state +
-      limits.max_num_tokens * folder.target.row_bytes(LayerCache::Kind::step);
+      limits.max_num_tokens * folder.target.row_bytes(LayerCache::Kind::step) +
+      (limits.max_batch_size + scratch) * draft_state;
   if (states > budget) {
     throw Error("the states of max_batch_size " + std::to_string(limits.max_batch_size) +
                 " requests take " + std::to_string(states) + " bytes, the caches may take " +
@@ -188,7 +195,8 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
   }
   // Bytes of the tokens from one snapshot to the next.
   const std::int64_t apart = options.snapshot_blocks * size;
-  const std::int64_t stretch = token_bytes * apart + (options.enable_block_reuse ? state : 0);
+  const std::int64_t stretch =
+      token_bytes * apart + (options.enable_block_reuse ? state + draft_state : 0);
   const std::int64_t affordable =
       stretch == 0 ? wanted : (budget - states) * apart / stretch;  // a state may be all there is
   const std::int64_t tokens = std::min({wanted, affordable, options.max_tokens.value_or(wanted)});
@@ -205,16 +213,19 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
                : limits.max_batch_size * ((rows + size - 1) / size);
   };
   const std::int64_t base = tokens / size, target = base + spare(needs.max_nodes);
-  StateSizes kept;
-  if (state > 0) {
-    const std::int64_t most = std::max<std::int64_t>(target / options.snapshot_blocks, 1);
-    kept = {.num_states = limits.max_batch_size,
+  const std::int64_t draft = needs.has_draft_cache ? base + spare(needs.draft_slots) : 0;
+  const auto states_of = [&](std::int64_t bytes, std::int64_t blocks) -> StateSizes {
+    if (bytes == 0) return {};
+    const std::int64_t most = std::max<std::int64_t>(blocks / options.snapshot_blocks, 1);
+    return {.num_states = limits.max_batch_size,
             .num_snapshots = options.enable_block_reuse ? most : 0,
             .blocks_apart = options.snapshot_blocks};
-  }
+  };
   return {.target = target,
-          .draft = needs.has_draft_cache ? base + spare(needs.draft_slots) : 0,
-          .states = kept};
+          .draft = draft,
+          .states = states_of(state, target),
+          .draft_states = states_of(draft_state, draft),
+          .scratch_states = scratch};
 }
 
 EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& limits,
@@ -244,10 +255,16 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
                         std::move(target));
   std::vector<ResourceManager::Draft> drafts;
   if (needs.has_draft_cache) {
-    draft_ = with_caches(folder.draft->decoder, {.num_blocks = blocks.draft}, std::move(draft));
+    const StateSizes& states = blocks.draft_states;
+    draft_ = with_caches(
+        folder.draft->decoder,
+        {.num_blocks = blocks.draft,
+         .num_states = states.num_states + states.num_snapshots + blocks.scratch_states,
+         .num_rows = 1},  // none can be rejected
+        std::move(draft));
     const std::int64_t window = folder.draft->decoder.widest_window();
     drafts.push_back({make_cache(layout, blocks.draft, window, kv.enable_block_reuse,
-                                 needs.lookahead),
+                                 needs.lookahead, states),
                       !needs.reads_hidden});
   }
   resources_ = std::make_unique<ResourceManager>(

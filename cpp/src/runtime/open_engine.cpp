@@ -20,6 +20,18 @@ std::size_t num_caches(const DecoderShape& shape) {
   return shape.num_buffers();
 }
 
+// Which of the caches hold states.
+std::vector<std::int64_t> state_places(const DecoderShape& shape) {
+  std::vector<std::int64_t> places;
+  for (std::int64_t place = 0; const LayerCache& cache : shape.caches) {
+    for (const LayerCache::Buffer& buffer : cache.buffers) {
+      if (buffer.kind == LayerCache::Kind::slot) places.push_back(place);
+      ++place;
+    }
+  }
+  return places;
+}
+
 at::Tensor find(const Weights& weights, const std::string& name) {
   const auto found = weights.find(name);
   return found == weights.end() ? at::Tensor() : found->second;
@@ -77,7 +89,8 @@ SessionEngine::Parts EngineOpener::draft() const {
             .rollout = {std::move(sessions.rollout), {1, once}},
             .step = {},
             .loop = std::make_unique<PassRollout>(folder_.speculation->tree(),
-                                                  folder_.layout().tokens_per_block)};
+                                                  folder_.layout().tokens_per_block,
+                                                  state_places(folder_.draft->decoder))};
   }
   return {.model = {std::move(sessions.model), {1, once}},
           .rollout = {std::move(sessions.rollout), {passes, folder_.rollout_weight_bytes()}},

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -24,6 +26,16 @@ at::Tensor repeated(const at::Tensor& column, std::int64_t times, T more = 0) {
   T* to = values.mutable_data_ptr<T>();
   for (std::int64_t i = 0; i < count; ++i, to += times) std::fill(to, to + times, from[i] + more);
   return values;
+}
+
+// Rows of a buffer on the host, none of which is in both.
+void copy_rows(const at::Tensor& buffer, const BeamStates::Pass& pass) {
+  const auto bytes = static_cast<std::size_t>(buffer.stride(0)) * buffer.element_size();
+  auto* data = static_cast<char*>(buffer.mutable_data_ptr());
+  for (std::size_t i = 0; i < pass.from.size(); ++i) {
+    std::memcpy(data + static_cast<std::size_t>(pass.to[i]) * bytes,
+                data + static_cast<std::size_t>(pass.from[i]) * bytes, bytes);
+  }
 }
 
 }  // namespace
@@ -68,13 +80,14 @@ std::vector<at::Tensor> to_outputs(std::span<const DraftNodes> trees) {
           host_copy(scores).view({count, -1})};
 }
 
-PassRollout::PassRollout(const TreeShape& shape, std::int64_t tokens_per_block)
-    : levels_(shape), tokens_per_block_(tokens_per_block) {}
+PassRollout::PassRollout(const TreeShape& shape, std::int64_t tokens_per_block,
+                         std::vector<std::int64_t> states)
+    : levels_(shape), tokens_per_block_(tokens_per_block), state_places_(std::move(states)) {}
 
 PassRollout::Tensors PassRollout::run(Session& session, Tensors inputs,
                                       std::span<const at::Tensor> caches, StopRule rule) {
   using Clock = std::chrono::steady_clock;
-  inputs = begin(std::move(inputs), std::move(rule));
+  inputs = begin(std::move(inputs), caches, std::move(rule));
   while (!inputs.empty()) {
     inputs.insert(inputs.end(), caches.begin(), caches.end());
     const auto began = Clock::now();
@@ -85,15 +98,27 @@ PassRollout::Tensors PassRollout::run(Session& session, Tensors inputs,
   return trees();
 }
 
-PassRollout::Tensors PassRollout::begin(Tensors inputs, StopRule rule) {
-  if (inputs.size() != kRowInputs + 1 + kColumns) {
+PassRollout::Tensors PassRollout::begin(Tensors inputs, std::span<const at::Tensor> caches,
+                                        StopRule rule) {
+  const std::size_t last_rows = kRowInputs + (state_places_.empty() ? 0 : 1);
+  if (inputs.size() != last_rows + 1 + kColumns) {
     throw std::logic_error("a rollout takes packed rows, the roots' rows and sampling columns");
   }
   block_tables_ = inputs[3];
   columns_.assign(inputs.end() - kColumns, inputs.end());
   const RowPlaces rows{inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7]};
-  const std::vector<RolloutRoot> roots = rollout_roots(rows, inputs[kRowInputs]);
-  growth_.emplace(levels_, roots, tokens_per_block_, inputs[7].size(1), std::move(rule));
+  growth_.emplace(levels_, rollout_roots(rows, inputs[last_rows]), tokens_per_block_,
+                  inputs[7].size(1), std::move(rule));
+  states_.clear();
+  for (const std::int64_t place : state_places_) {
+    states_.push_back(caches[static_cast<std::size_t>(place)]);
+  }
+  if (!states_.empty()) {
+    const at::Tensor& slots = inputs[kRowInputs];
+    beam_states_.emplace(std::span(slots.const_data_ptr<std::int32_t>(),
+                                   static_cast<std::size_t>(slots.numel())),
+                         states_.front().size(0));
+  }
   rows_ = 0;
   num_passes_ = 1;
   return inputs;
@@ -112,18 +137,37 @@ PassRollout::Tensors PassRollout::next(const at::Tensor& ids, const at::Tensor& 
   // Where nothing is known of such a pass, it is made.
   const auto known = seconds_.find(growth_->next_rows());
   if (known != seconds_.end() && !growth_->pays(known->second)) return {};
-  const BeamRows beam = growth_->next();
+  BeamRows beam = growth_->next();
   rows_ = std::ssize(beam.tokens);
   ++num_passes_;
-  Tensors inputs = beam_tensors(beam, block_tables_);
+  Tensors inputs;
+  if (states_.empty()) {
+    inputs = beam_tensors(beam, block_tables_);
+  } else {
+    at::Tensor slots = split(beam);
+    inputs = beam_tensors(beam, block_tables_.repeat_interleave(beam.width, 0));
+    inputs.push_back(std::move(slots));
+  }
   std::vector<std::int64_t> all(beam.tokens.size());
-  for (std::size_t row = 0; row < all.size(); ++row) all[row] = static_cast<std::int64_t>(row);
+  std::iota(all.begin(), all.end(), 0);
   inputs.push_back(host_copy(all));
   for (at::Tensor& column : columns(beam.width, beam.depth)) inputs.push_back(std::move(column));
   return inputs;
 }
 
 PassRollout::Tensors PassRollout::trees() const { return to_outputs(growth_->trees()); }
+
+at::Tensor PassRollout::split(BeamRows& beam) {
+  const BeamStates::Pass pass = beam_states_->next(beam);
+  for (const at::Tensor& buffer : states_) copy_rows(buffer, pass);
+  const std::vector<std::int32_t> lengths = std::exchange(beam.context_lens, {});
+  for (const std::int32_t length : lengths) {
+    beam.context_lens.insert(beam.context_lens.end(), static_cast<std::size_t>(beam.width), length);
+  }
+  beam.starts.resize(beam.tokens.size() + 1);
+  std::iota(beam.starts.begin(), beam.starts.end(), 0);
+  return host_copy(pass.slots);
+}
 
 PassRollout::Tensors PassRollout::columns(std::int64_t rows, std::int64_t depth) const {
   Tensors all;

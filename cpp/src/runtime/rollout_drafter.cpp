@@ -50,9 +50,31 @@ DrafterNeeds RolloutShape::needs() const {
 
 RowGroup RolloutDrafter::rows(const Request& request, std::int64_t start,
                               std::span<const std::int64_t> tokens) const {
-  return {.tokens = tokens,
-          .context = start - resources_.draft_absent(request),
-          .blocks = resources_.draft_block_table(request)};
+  const KVCache& cache = resources_.draft();
+  RowGroup group{.tokens = tokens,
+                 .context = start - resources_.draft_absent(request),
+                 .blocks = resources_.draft_block_table(request)};
+  if (cache.keeps_states()) {
+    group.state = cache.state(request.id);
+    if (group.context == cache.committed(request.id)) group.source = cache.source(request.id);
+    const std::int64_t end = group.context + group.num_rows();
+    const Snapshot kept = resources_.keep_draft(request, group.context, end);
+    if (kept.rows == end) group.snapshot = kept.slot;
+  }
+  return group;
+}
+
+std::vector<std::int64_t> RolloutDrafter::ends(const Request& request, std::int64_t start,
+                                               std::int64_t end) const {
+  const std::int64_t absent = resources_.draft_absent(request);
+  std::vector<std::int64_t> ends;
+  Snapshot kept = resources_.keep_draft(request, start - absent, end - absent);
+  while (kept.slot >= 0 && kept.rows < end - absent) {
+    ends.push_back(kept.rows + absent);
+    kept = resources_.keep_draft(request, kept.rows, end - absent);
+  }
+  ends.push_back(end);
+  return ends;
 }
 
 std::int64_t RolloutDrafter::rows_to_offer(const Request& request, std::int64_t start,

@@ -22,6 +22,27 @@ at::ScalarType torch_dtype(const std::string& name) {
   throw Error("a cache of " + name + " is not known; rebuild the engine with trtspec-build");
 }
 
+// Of states of a draft's requests, before and behind a call.
+Moves restored(std::span<const RowGroup> groups) {
+  Moves moves;
+  for (const RowGroup& group : groups) {
+    if (group.source < 0) continue;
+    moves.from.push_back(group.source);
+    moves.to.push_back(group.state);
+  }
+  return moves;
+}
+
+Moves kept(std::span<const RowGroup> groups) {
+  Moves moves;
+  for (const RowGroup& group : groups) {
+    if (group.snapshot < 0) continue;
+    moves.from.push_back(group.state);
+    moves.to.push_back(group.snapshot);
+  }
+  return moves;
+}
+
 }  // namespace
 
 std::int64_t LayerCache::Buffer::row_bytes() const {
@@ -53,11 +74,7 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
 SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
   auto [inputs, logits_rows] = pack(groups, layout_);
   const std::int64_t wanted = logits_rows.size(0);
-  if (!states_.empty()) {
-    std::vector<std::int32_t> slots;
-    for (const RowGroup& group : groups) slots.push_back(group.state);
-    inputs.push_back(host_copy(slots));
-  }
+  add_states(groups, inputs);
   // A compiled engine wants at least one logits row; the middle of a prefill wants none.
   inputs.push_back(wanted > 0 ? logits_rows : at::zeros({1}, at::dtype(at::kLong)));
   std::vector<at::Tensor> outputs = run(parts_.model, std::move(inputs), groups);
@@ -69,10 +86,13 @@ SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
 void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
   if (parts_.loop) {
     auto [inputs, last_rows] = pack(groups, layout_);
+    copy_states(restored(groups));
+    add_states(groups, inputs);
     // The children of one row, as it wants those of some.
     inputs.push_back(last_rows.narrow(0, last_rows.size(0) - 1, 1));
     for (at::Tensor& column : greedy_sampling(1)) inputs.push_back(std::move(column));
     run(parts_.rollout, std::move(inputs), groups);
+    copy_states(kept(groups));
     return;
   }
   if (!parts_.model.session) {
@@ -134,6 +154,14 @@ void SessionEngine::replay(const TakenNodes& taken) {
   parts_.replay->run(std::move(inputs));
 }
 
+void SessionEngine::add_states(std::span<const RowGroup> groups,
+                               std::vector<at::Tensor>& inputs) const {
+  if (states_.empty()) return;
+  std::vector<std::int32_t> slots;
+  for (const RowGroup& group : groups) slots.push_back(group.state);
+  inputs.push_back(host_copy(slots));
+}
+
 std::vector<std::int64_t> SessionEngine::rows_of_heads(std::span<const std::int64_t> slots,
                                                        std::int64_t heads) const {
   const std::int64_t length = layout_.tokens_per_block;
@@ -161,12 +189,15 @@ std::vector<at::Tensor> SessionEngine::roll_out_by_pass(std::span<const RowGroup
                                                         const SamplingColumns& sampling,
                                                         const StopRule& rule) {
   auto [inputs, last_rows] = pack(groups, layout_);
+  copy_states(restored(groups));
+  add_states(groups, inputs);
   inputs.push_back(last_rows);
   inputs.insert(inputs.end(), sampling.begin(), sampling.end());
   const auto began = std::chrono::steady_clock::now();
   std::vector<at::Tensor> outputs =
       parts_.loop->run(*parts_.rollout.session, std::move(inputs), caches_, rule);
   count(began, parts_.loop->num_passes(), parts_.rollout, groups);
+  copy_states(kept(groups));  // later passes stepped others
   return outputs;
 }
 

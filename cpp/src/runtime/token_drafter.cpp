@@ -7,23 +7,19 @@ namespace trtspec {
 
 RolloutDrafter::FirstPass TokenDrafter::first_pass(std::span<const Request* const> requests) {
   replaced_.clear();
-  FirstPass pass;
+  Parts parts;
   for (const Request* request : requests) {
-    const std::int64_t start = resources_.draft_committed(*request);
     fed_[request->id] = request->size();
-    pass.groups.push_back(rows(*request, start, known(*request, start, request->size())));
+    add(*request, resources_.draft_committed(*request), request->size(), parts.emplace_back());
   }
-  return pass;
+  return {.groups = feed_but_last(parts), .hidden = {}};
 }
 
 std::vector<std::int64_t> TokenDrafter::on_accepted(const StepPlan& plan,
                                                     const StepResult&) {
   replaced_.clear();
   std::vector<std::int64_t> lengths;
-  std::vector<RowGroup> behind, chunks;  // apart: a call is to be no larger than the target's
-  const auto group = [&](const Request& request, std::int64_t begin, std::int64_t end) {
-    return rows(request, begin, known(request, begin, end));
-  };
+  Parts parts;
   for (const ScheduledRows& item : plan.items) {
     const Request& request = request_of(item);
     const std::int64_t start = resources_.draft_committed(request);
@@ -34,12 +30,36 @@ std::vector<std::int64_t> TokenDrafter::on_accepted(const StepPlan& plan,
     }
     const std::int64_t end = item.start + item.num_rows;
     lengths.push_back(end);
-    if (start < item.start) behind.push_back(group(request, start, item.start));
-    chunks.push_back(group(request, item.start, end));
+    // A call is to be no larger than the target's: what it is behind by is fed before.
+    std::vector<RowGroup>& own = parts.emplace_back();
+    if (start < item.start) add(request, start, item.start, own);
+    add(request, item.start, end, own);
   }
-  if (!behind.empty()) engine_.feed(behind, {});
+  const std::vector<RowGroup> chunks = feed_but_last(parts);
   if (!chunks.empty()) engine_.feed(chunks, {});
   return lengths;
+}
+
+void TokenDrafter::add(const Request& request, std::int64_t begin, std::int64_t end,
+                       std::vector<RowGroup>& parts) {
+  for (const std::int64_t cut : ends(request, begin, end)) {
+    parts.push_back(rows(request, begin, known(request, begin, cut)));
+    begin = cut;
+  }
+}
+
+std::vector<RowGroup> TokenDrafter::feed_but_last(const Parts& parts) {
+  for (std::size_t next = 0;; ++next) {
+    std::vector<RowGroup> groups;
+    for (const auto& own : parts) {
+      if (next + 1 < own.size()) groups.push_back(own[next]);
+    }
+    if (groups.empty()) break;
+    engine_.feed(groups, {});
+  }
+  std::vector<RowGroup> last;
+  for (const auto& own : parts) last.push_back(own.back());
+  return last;
 }
 
 std::span<const std::int64_t> TokenDrafter::known(const Request& request, std::int64_t begin,

@@ -84,6 +84,12 @@ class KVTensors:
         return KVTensors(caches, kinds, self.dtype, self.layout)
 
     @property
+    def state_places(self) -> list[int]:
+        """Which of ``all`` are of states."""
+        kinds = chain(*self.kinds)
+        return [place for place, kind in enumerate(kinds) if kind == "slot"]
+
+    @property
     def keeps_states(self) -> bool:
         return bool(self._states)
 

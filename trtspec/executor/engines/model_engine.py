@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -103,10 +103,13 @@ class ModelEngine(CountedEngine):
         if passes is None and model is None:
             self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, _FIRST_STEP)
             return
-        rows, last_rows, cached, _ = pack(groups, self.layout)
+        rows, last_rows, cached, states = pack(groups, self.layout)
         if passes is not None:  # the children of one row, as it wants those of some
-            fed = EngineInputs(rows, last_rows=last_rows[-1:], columns=greedy_sampling(1))
+            self._restore_states(groups)
+            wanted = EngineInputs(last_rows=last_rows[-1:], columns=greedy_sampling(1))
+            fed = wanted._replace(rows=rows, state_slots=states)
             self._run(passes.session, fed, cached, 1)
+            self._keep_states(groups)
             return
         assert model is not None and hidden is not None, "what is fed apart reads states"
         inputs = _to_device(EngineInputs(rows), self._row_staging, stable=False)
@@ -257,7 +260,26 @@ class ModelEngine(CountedEngine):
     ) -> list[Tensor]:
         packed = pack(groups, self.layout)
         bucket = self._find_bucket(packed, rolls_out=True)
-        return self._roll_out(packed, sampling, hidden, bucket, rule)
+        self._restore_states(groups)
+        outputs = self._roll_out(packed, sampling, hidden, bucket, rule)
+        self._keep_states(groups)  # only the first pass stepped the requests' own
+        return outputs
+
+    def _restore_states(self, groups: Sequence[RowGroup]) -> None:
+        """Of requests that begin on snapshots."""
+        states = [group.state for group in groups if group.state is not None]
+        self._copy((state.source, state.slot) for state in states if state.source >= 0)
+
+    def _keep_states(self, groups: Sequence[RowGroup]) -> None:
+        """Those that have come to where snapshots are made."""
+        states = [group.state for group in groups if group.state is not None]
+        self._copy((state.slot, state.snapshot) for state in states if state.snapshot >= 0)
+
+    def _copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """States from slots to slots."""
+        moves = torch.tensor([*pairs], dtype=torch.int64)
+        if len(moves):
+            self.copy_states(*moves.T)
 
     def _roll_out(
         self,
@@ -267,7 +289,7 @@ class ModelEngine(CountedEngine):
         bucket: Bucket | None,
         rule: StopRule,
     ) -> list[Tensor]:
-        rows, last_rows, cached_tokens, _ = packed
+        rows, last_rows, cached_tokens, states = packed
         session: Session | None = self._sessions.rollout
         passes, loop = self._network.rollout_passes, self._sessions.passes
         if loop is not None:
@@ -282,7 +304,8 @@ class ModelEngine(CountedEngine):
             rows, last_rows = pad(rows, bucket), extend(last_rows, bucket.requests, 0)
             columns = SamplingColumns._make(extend(x, bucket.requests, 0) for x in columns)
             hidden = self._pad_states(hidden, bucket)
-        inputs = EngineInputs(rows=rows, last_rows=last_rows, columns=columns)
+            states = None if states is None else extend(states, bucket.requests, -1)
+        inputs = EngineInputs(rows, states, last_rows=last_rows, columns=columns)
         if self.layout.is_slots:
             placed = SamplingColumns._make(self._staging.to_device(columns))
             inputs = inputs._replace(columns=placed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,15 @@ class PassRollout:
     rule: of the next rollout. num_passes: of the last one.
     """
 
-    def __init__(self, session: Session, tree: TreeShape, tokens_per_block: int) -> None:
-        """``session``: of a `DraftPass`."""
+    def __init__(
+        self,
+        session: Session,
+        tree: TreeShape,
+        tokens_per_block: int,
+        states: Sequence[int] = (),
+    ) -> None:
+        """``session``: of a `DraftPass`. ``states``: which of its caches hold states, of which the
+        last slots are those of its passes (cpp/include/trtspec/beam_states.hpp)."""
         self.session = session
         self.num_steps = tree.num_steps
         self.rule = StopRule()
@@ -50,7 +58,7 @@ class PassRollout:
         choices = [list(path) for path in tree.choices or ()]
         sizes = tree.topk, tree.num_steps, tree.num_draft_tokens
         self._loop: Any = torch.classes.trtspec.PassRollout(
-            *sizes, choices, tokens_per_block, package
+            *sizes, choices, tokens_per_block, states, package
         )
         self._whole = None if package is None else self._loop.run
 
@@ -63,7 +71,7 @@ class PassRollout:
         if self._whole is not None:
             trees, self.num_passes = self._whole(given, list(inputs.caches), *stop)
         else:
-            self._call_passes(self._loop.begin(given, *stop), inputs)
+            self._call_passes(self._loop.begin(given, list(inputs.caches), *stop), inputs)
             trees, self.num_passes = self._loop.trees()
         found: list[Tensor] = trees
         return found

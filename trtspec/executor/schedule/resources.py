@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.backends.packing import RowGroup
+from trtspec.backends.packing import GroupState, RowGroup
 from trtspec.executor.engines.step_states import StateMoves
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import StepPlan
@@ -69,7 +69,34 @@ class DraftCache:
             held = blocks[blocks >= 0]
             gap = (len(blocks) - len(held)) * self._manager.block_size
             blocks = held
-        return RowGroup(tokens, start - self.absent(request) - gap, blocks, gap=gap)
+        context = start - self.absent(request) - gap
+        state = self._state(request, context, len(tokens)) if self.keeps_states else None
+        return RowGroup(tokens, context, blocks, gap=gap, state=state)
+
+    @property
+    def keeps_states(self) -> bool:
+        return self._manager.states.num_states > 0
+
+    def ends(self, request: Request, start: int, end: int) -> list[int]:
+        """Where rows of the request's positions from ``start`` to ``end`` are cut into calls:
+        behind those at which a snapshot is made of a state, and at the end."""
+        if not self.keeps_states:
+            return [end]
+        absent, ends = self.absent(request), list[int]()
+        last = end - absent
+        slot, rows = self._manager.keep(request.id, start - absent, last)
+        while slot >= 0 and rows < last:
+            ends.append(rows + absent)
+            slot, rows = self._manager.keep(request.id, rows, last)
+        return [*ends, end]
+
+    def _state(self, request: Request, context: int, count: int) -> GroupState:
+        """Of rows that end where `ends` says."""
+        begins = context == self._manager.committed(request.id)
+        source = self._manager.source(request.id) if begins else -1
+        slot, rows = self._manager.keep(request.id, context, context + count)
+        snapshot = slot if rows == context + count else -1
+        return GroupState(self._manager.state(request.id), source, snapshot)
 
     def rows_to_offer(self, request: Request, start: int, count: int, beyond: int) -> int:
         """Of ``count`` rows that `rows` could make from ``start`` on, how many to feed so that the

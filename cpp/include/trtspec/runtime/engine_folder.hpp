@@ -11,6 +11,7 @@
 //                      files, and TensorRT's engines of them
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -106,6 +107,11 @@ struct SpeculationContract {
   double p_min = 0.0;                              // see StopRule
 
   TreeShape tree() const { return {topk, num_steps, num_draft_tokens, choices}; }
+  // Most rows of a request that a pass behind the first feeds; 0: there is none.
+  std::int64_t widest_pass() const {
+    const Levels levels(tree());
+    return levels.widths().empty() ? 0 : std::ranges::max(levels.widths());
+  }
 };
 
 // What compiled code depends on. A package of backend aoti runs only where the first four match and

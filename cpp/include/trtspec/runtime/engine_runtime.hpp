@@ -79,6 +79,8 @@ struct CacheBlocks {
   std::int64_t target;
   std::int64_t draft;  // 0 without a draft cache
   StateSizes states;   // of the target
+  StateSizes draft_states;
+  std::int64_t scratch_states;  // of the draft, behind those: see BeamStates; one at least
 
   static CacheBlocks of(const EngineFolder& folder, const SchedulerLimits& limits,
                         const DrafterNeeds& needs, const KvCacheOptions& options,

@@ -28,7 +28,9 @@ struct CacheLayout {
 // needs its root to be the only token. last_logits: the logits of the last token and of every node
 // are wanted; without it none (the middle of a prefill). gap: tokens that the request has beside the
 // `context` rows which its cache holds: positions are so many further. state: the slot of the
-// request's state, of an engine that keeps such. What it points to outlives the call.
+// request's state, of an engine that keeps such; of a draft's call, source: the snapshot that it is
+// copied from before, and snapshot: where it is copied to behind the call; -1: neither. What it points
+// to outlives the call.
 struct RowGroup {
   std::span<const std::int64_t> tokens;
   std::int64_t context = 0;
@@ -37,6 +39,8 @@ struct RowGroup {
   bool last_logits = true;
   std::int64_t gap = 0;
   std::int32_t state = -1;
+  std::int32_t source = -1;
+  std::int32_t snapshot = -1;
 
   std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
 };

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <trtspec/beam_states.hpp>
 #include <trtspec/runtime/padding.hpp>
 #include <trtspec/runtime/session.hpp>
 #include <trtspec/tree_growth.hpp>
@@ -17,12 +18,16 @@ namespace trtspec {
 
 // The graph takes packed rows (see PackedRows of packing.hpp), the rows [R] i64 whose children are
 // wanted, their sampling columns [R] and the caches, and returns ids [R, k] i64, best first, and
-// their log probabilities [R, k] f32. Not thread-safe.
+// their log probabilities [R, k] f32. Of a network that keeps states it takes those of the requests
+// [B] i32 behind the rows; each row of a later pass is a request of its own then, with a scratch state
+// (see BeamStates), so that it is walked as a certain row is. Not thread-safe.
 class PassRollout {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  PassRollout(const TreeShape& shape, std::int64_t tokens_per_block);
+  // states: which of the caches hold states; their buffers lie on the host.
+  PassRollout(const TreeShape& shape, std::int64_t tokens_per_block,
+              std::vector<std::int64_t> states = {});
 
   // Rolls out: `inputs` are the packed rows, the row of each request's root [B] i64, and sampling
   // columns [B] with the output index of the first drafted token. Returns tokens i64, parents i32
@@ -30,8 +35,8 @@ class PassRollout {
   Tensors run(Session& session, Tensors inputs, std::span<const at::Tensor> caches, StopRule rule);
 
   // The same call by call, for what C++ cannot call. The inputs of a pass without caches; none
-  // where there is no further pass.
-  Tensors begin(Tensors inputs, StopRule rule);
+  // where there is no further pass. The caches are kept until the next rollout.
+  Tensors begin(Tensors inputs, std::span<const at::Tensor> caches, StopRule rule);
   // `seconds`: that the pass took.
   Tensors next(const at::Tensor& ids, const at::Tensor& gains, double seconds);
   Tensors trees() const;
@@ -41,15 +46,20 @@ class PassRollout {
 
  private:
   Tensors columns(std::int64_t rows, std::int64_t depth) const;
+  // Makes each row of a beam a request of its own, with its state: returns those.
+  at::Tensor split(BeamRows& beam);
 
   Levels levels_;
   std::int64_t tokens_per_block_;
+  std::vector<std::int64_t> state_places_;
   std::map<std::int64_t, double> seconds_;  // of a pass, by its rows, in the mean of late
 
   // Of the rollout under way.
   at::Tensor block_tables_;
   Tensors columns_;
   std::optional<TreeGrowth> growth_;
+  std::optional<BeamStates> beam_states_;
+  Tensors states_;
   std::int64_t rows_ = 0;  // of the pass under way; 0: the first one, whose rows vary
   std::int64_t num_passes_ = 0;
 };

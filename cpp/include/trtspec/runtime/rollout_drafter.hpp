@@ -64,9 +64,13 @@ class RolloutDrafter : public Drafter {
   virtual FirstPass first_pass(std::span<const Request* const> requests) = 0;
   // The rows of the draft cache that are made of the request's positions from `start` on, at least
   // its committed length, each read with one of `tokens`. They lie directly behind the rows that the
-  // cache has: tokens before them may be absent.
+  // cache has: tokens before them may be absent. They end where `ends` says.
   RowGroup rows(const Request& request, std::int64_t start,
                 std::span<const std::int64_t> tokens) const;
+  // Where rows of the request's positions from `start` to `end` are cut into calls: behind those at
+  // which a snapshot is made of a state, and at the end.
+  std::vector<std::int64_t> ends(const Request& request, std::int64_t start,
+                                 std::int64_t end) const;
   // Of `count` rows that could be made from `start` on, how many to feed so that the last block which
   // they fill is offered for reuse; 0 where they fill none, nobody is to find it or the request has no
   // blocks for them. Behind a kept row `beyond` others must be fed.
@@ -99,6 +103,14 @@ class TokenDrafter final : public RolloutDrafter {
   FirstPass first_pass(std::span<const Request* const> requests) override;
 
  private:
+  // The calls' rows of each request; a call has one part of each.
+  using Parts = std::vector<std::vector<RowGroup>>;
+
+  // Rows of the request's positions from `begin` to `end`, behind those of `parts`.
+  void add(const Request& request, std::int64_t begin, std::int64_t end,
+           std::vector<RowGroup>& parts);
+  // Feeds all parts but the last of each, which it returns.
+  std::vector<RowGroup> feed_but_last(const Parts& parts);
   // What the draft reads for tokens[begin : end]: ids that only the target's padded embedding has
   // become 0, which costs acceptance and nothing else.
   std::span<const std::int64_t> known(const Request& request, std::int64_t begin, std::int64_t end);

@@ -85,6 +85,8 @@ class SessionEngine final : public ModelEngine {
   std::vector<at::Tensor> roll_out_by_pass(std::span<const RowGroup> groups,
                                            const SamplingColumns& sampling, const StopRule& rule);
   void replay(const TakenNodes& taken);
+  // Appends where the requests' states are, if there are such.
+  void add_states(std::span<const RowGroup> groups, std::vector<at::Tensor>& inputs) const;
   std::vector<at::Tensor> run(Part& part, std::vector<at::Tensor> inputs,
                               std::span<const RowGroup> groups);
   // What calls took that began then, each with so many passes of a part.
