@@ -18,15 +18,15 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.packing import RowGroup
 from trtspec.errors import ConfigError, EngineError
-from trtspec.executor.model_engine import ModelEngine
-from trtspec.executor.resources import DraftCache
+from trtspec.executor.engines.model_engine import ModelEngine
+from trtspec.executor.schedule.resources import DraftCache
 from trtspec.llmapi import resources
 
 from .. import inside
 from ..models.tiny_hf import tiny_model
 from .families import VOCAB, family_model
 from .helpers import TinyModels, assert_no_leak, chain, open_llm, random_prompt, tokens, tree, watch
-from .parallel_drafts import pard
+from .parallel_drafts import pard, save_pard
 from .prefix_hits import check_hits_at_every_offset
 
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4, random_prompt(3, 5, VOCAB)]
@@ -54,7 +54,7 @@ def sure(hybrids: TinyModels, case: str) -> Path:
     """The model with sharp distributions: the best path of a tree is that of its best tokens."""
     model = copy.deepcopy(hybrids.hf(case))
     with torch.no_grad():
-        model.model.norm.weight.mul_(30)
+        model.model.norm.weight.mul_(300)
     return hybrids.save(model, f"{case}-sure")
 
 
@@ -83,8 +83,9 @@ def test_an_equal_is_always_right(hybrids: TinyModels, case: str, options: dict[
             for run, texts in 2 * [*zip(RUNS, expected, strict=True)]:
                 found, asked, right = drafted(llm, run)
                 assert found == texts
-                # A step whose last token ends the text drafts less than three deep.
-                assert right == asked if shape is shapes[0] else right >= 3 * 16
+                assert right == asked if shape is shapes[0] else right > 0
+            # A tree may be cut, but to its best nodes.
+            assert llm.get_metrics()["acceptance_rate_per_pos"] == [1, 1, 1]
             assert any(step.num_preempted for step in steps) == bool(options)
             assert_no_leak(llm)
 
@@ -190,14 +191,15 @@ def test_passes_step_no_request(hybrids: TinyModels) -> None:
         assert again == texts and wrong < right
 
 
-def test_refused(hybrids: TinyModels) -> None:
+def test_refused(hybrids: TinyModels, tmp_path: Path) -> None:
     """Rollouts of one call, windows that states know nothing of, and states that do not fit, by
     name."""
     folder = hybrids.folder("qwen3_5")
     with pytest.raises(ConfigError, match=r"draft_model.* drafts with Qwen3_5\w+, whose .*'onnx'"):
         open_llm(hybrids.folder("llama"), chain(folder, 3), backend="onnx", max_seq_len=96)
     with pytest.raises(ConfigError, match=r"pard.* drafts with .* keep states"):
-        open_llm(folder, pard(folder), max_seq_len=96)
+        parallel = save_pard(hybrids.hf("qwen3_5"), tmp_path / "pard")
+        open_llm(folder, pard(parallel, num_speculative_tokens=3), max_seq_len=96)
     with pytest.raises(ConfigError, match=r"draft_window=8: layers of .* keep states"):
         open_llm(folder, {**chain(folder, 3), "draft_window": 8}, max_seq_len=96)
 
