@@ -54,7 +54,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "nextn_predict_layers": (0,),
 }
 
-_NO_MATRICES = ("_norm.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d")
+_NO_MATRICES = ("_norm.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ffn_gate_inp.weight")
 """How the names of tensors end that may have two dimensions, and are float32 in any file."""
 
 # Llama 3.1 and after: their factors are a tensor in the file, not the numbers it was made of.
@@ -91,7 +91,7 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
     values |= {
         ours: _by_layer(file, key(theirs), layers)
         if ours in keys.by_layer
-        else file.integer(key(theirs))
+        else file.integer(key(theirs), *_instead(file, key(keys.instead.get(theirs, ""))))
         for ours, theirs in _FIELDS.items()
     }
     if layers > len(file.tensors):
@@ -127,6 +127,11 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
         if number:  # llama.cpp, too, takes 0 for not given
             values[ours] = number
     return values if keys.derives is None else values | keys.derives(file, values)
+
+
+def _instead(file: GgufFile, key: str) -> list[int]:
+    """What another key may say in place of one that is not there."""
+    return [] if file.get(key) is None else [file.integer(key)]
 
 
 def _by_layer(file: GgufFile, key: str, layers: int) -> Any:

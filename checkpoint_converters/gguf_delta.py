@@ -1,15 +1,19 @@
 """llama.cpp's names for the tensors of the gated delta rule, and the keys of its hybrids.
 
-Their files have value heads in tiles: head h has the q and k of key head h % key heads."""
+Files of Qwen3.5 have value heads in tiles: head h has the q and k of key head h % key heads. Those
+of Qwen3-Next have them in the order of other checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from checkpoint_converters.containers.gguf_file import GgufFile
 from checkpoint_converters.gguf_config import ARCHITECTURE
-from checkpoint_converters.hf_delta import KINDS
+from checkpoint_converters.gguf_experts import EXPERT_READS
+from checkpoint_converters.gguf_keys import GgufKeys
+from checkpoint_converters.hf_delta import KINDS, ba_rows
 
 _B = "blk.{i}."
 _A = "layers.{i}.attn."
@@ -27,6 +31,9 @@ DELTA_NAMES = {
     # Before the feed-forward part, whatever it is called.
     "layers.{i}.post_attention_norm.weight": _B + "post_attention_norm.weight",
 }
+
+MIXED_GATES = {_B + "ssm_ba": ba_rows}
+"""See `Family.mixed`: Qwen3-Next's files hold both gates in one matrix."""
 
 
 def delta_values(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,3 +61,14 @@ def delta_values(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
         "linear_conv_kernel_dim": size("conv_kernel"),
         "layer_types": [KINDS[layer % every != 0] for layer in layers],
     }
+
+
+DELTA_KEYS = GgufKeys(
+    partial_rotation=True, of_images=("rope.dimension_sections",), derives=delta_values
+)
+EXPERT_DELTA_KEYS = replace(
+    DELTA_KEYS,
+    reads=EXPERT_READS,
+    instead={"feed_forward_length": "expert_feed_forward_length"},  # no layer is dense
+)
+"""Of hybrids whose layers have experts."""

@@ -25,6 +25,7 @@ class GgufKeys:
     longrope: whether it may hold two tensors of factors. marks_turning: whether its tensor of
     factors says which part of a head turns. by_layer: config.json's keys whose number may be a list
     of one for each layer, for ``derives`` to read. of_images: GGUF's keys that change no text.
+    instead: GGUF's keys that may say in place of others, where these are missing.
     derives: further values of config.json, of the
     file and of those that were read.
     """
@@ -38,6 +39,7 @@ class GgufKeys:
     marks_turning: bool = False
     by_layer: tuple[str, ...] = ()
     of_images: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
     derives: Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]] | None = None
 
     @property

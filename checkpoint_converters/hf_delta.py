@@ -41,8 +41,11 @@ def hf_hybrid(names: NameMap) -> NameMap:
     return names.renamed({_OURS + ours: _D + theirs for ours, theirs in _NAMES.items()})
 
 
-def read_hybrid(hf: HfConfig, default_kv_heads: int) -> tuple[Layers, RopeConfig]:
-    """The layers, all of them dense, and the rope table of those with attention.
+def read_hybrid(
+    hf: HfConfig, default_kv_heads: int, tiles: bool = True
+) -> tuple[Layers, RopeConfig]:
+    """The layers, all of them dense, and the rope table of those with attention. ``tiles``: GGUF
+    files of the family have value heads in tiles, see `gguf_delta`.
 
     Raises CheckpointError for kinds of layers and activations not supported, ConfigError for values
     that cannot be.
@@ -59,12 +62,12 @@ def read_hybrid(hf: HfConfig, default_kv_heads: int) -> tuple[Layers, RopeConfig
         output_bias=bias,
         rotary_dim=read_rotary_dim(hf.values, attention_of(layer).head_dim, 0.25, hf.refuse),
     )
-    delta = LayerSpec(_delta_of(hf), layer.ffn, norm)
+    delta = LayerSpec(_delta_of(hf, tiles and hf.is_gguf), layer.ffn, norm)
     rope = read_rope(hf.values, hf.refuse, partial=True)
     return Layers.of(delta if mark else attention for mark in _marks(hf)), rope
 
 
-def _delta_of(hf: HfConfig) -> GatedDeltaSpec:
+def _delta_of(hf: HfConfig, tiled: bool) -> GatedDeltaSpec:
     return GatedDeltaSpec(
         num_key_heads=hf.get("linear_num_key_heads", 16),
         num_value_heads=hf.get("linear_num_value_heads", 32),
@@ -72,7 +75,7 @@ def _delta_of(hf: HfConfig) -> GatedDeltaSpec:
         value_dim=hf.get("linear_value_head_dim", 128),
         conv_width=hf.get("linear_conv_kernel_dim", 4),
         norm=read_norm(hf),
-        tiled=hf.is_gguf,
+        tiled=tiled,
     )
 
 
@@ -111,7 +114,8 @@ def _qkvz_rows(mixer: MixerSpec) -> dict[str, Tensor]:
     return {"attn.qkv": torch.cat(qkv), "attn.z": z}
 
 
-def _ba_rows(mixer: MixerSpec) -> dict[str, Tensor]:
+def ba_rows(mixer: MixerSpec) -> dict[str, Tensor]:
+    """See `Family.mixed`: both gates of a value head beside those of its key head's others."""
     spec = GatedDeltaSpec.of(mixer)
     shared = spec.num_value_heads // spec.num_key_heads
     b, a = _rows_by_group(spec.num_key_heads, shared, shared)
@@ -120,6 +124,6 @@ def _ba_rows(mixer: MixerSpec) -> dict[str, Tensor]:
 
 BY_KEY_HEAD: Mapping[str, Callable[[MixerSpec], Mapping[str, Tensor]]] = {
     _D + "in_proj_qkvz": _qkvz_rows,
-    _D + "in_proj_ba": _ba_rows,
+    _D + "in_proj_ba": ba_rows,
 }
 """Tensors that hold, key head by key head, the rows that belong to it; see `Family.mixed`."""

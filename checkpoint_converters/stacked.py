@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.containers.tensor_sources import RowRange
 from checkpoint_converters.names import NameMap
 from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer_tensors import layer_tensors
@@ -35,16 +36,15 @@ class Stacked:
 
 @dataclass(frozen=True, eq=False)
 class ExpertPart(TensorHeader):
-    """One part of one expert in a `Stacked` tensor, read when asked for."""
+    """One part of one expert in a `Stacked` tensor of another order, read when asked for."""
 
-    whole: TensorHeader
-    expert: int
+    own: TensorHeader
     part: int
     stacked: Stacked
 
     def read(self) -> Tensor:
         """A copy of its own, with the outputs first; reads this expert alone."""
-        own = self.whole.read_index(self.expert)
+        own = self.own.read()
         own = own.t() if self.stacked.transposed and own.dim() == 2 else own
         count = len(self.stacked.parts)
         if self.stacked.alternating:
@@ -86,7 +86,14 @@ def split_stacked(
             for part, ours in enumerate(each.parts):
                 pattern = names.names[f"layers.{{i}}.{EXPERTS}{{e}}.{ours}.{each.kind}"]
                 for e in range(count):
-                    found[pattern.format(i=i, e=e)] = ExpertPart(
-                        whole.name, whole.file, whole.dtype, one, whole, e, part, each
-                    )
+                    found[pattern.format(i=i, e=e)] = _part_of(whole.at(e), one, part, each)
     return found
+
+
+def _part_of(
+    own: TensorHeader, shape: tuple[int, ...], part: int, stacked: Stacked
+) -> TensorHeader:
+    """One of an expert's own tensor; of one in the usual order quantised rows stay as they are."""
+    if stacked.transposed or stacked.alternating:
+        return ExpertPart(own.name, own.file, own.dtype, shape, own, part, stacked)
+    return RowRange.of(own, part * shape[0], shape[0]) if len(stacked.parts) > 1 else own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,12 @@ class GgufTensor(TensorHeader):
     @classmethod
     def of(cls, place: TensorPlace, file: Path) -> GgufTensor:
         return cls(place.name, file, place.kind, place.shape, place)
+
+    def at(self, index: int) -> GgufTensor:
+        place = self.place
+        size = place.size // place.shape[0]
+        part = replace(place, shape=place.shape[1:], begin=place.begin + index * size, size=size)
+        return GgufTensor.of(part, self.file)
 
     @property
     def is_quantised(self) -> bool:

@@ -57,6 +57,10 @@ class TensorHeader:
                 f"{self.file}: cannot read tensor {self.name}: {error}"
             ) from error
 
+    def at(self, index: int) -> TensorHeader:
+        """``tensor[index]``, read alone when asked for."""
+        return _Entry(self.name, self.file, self.dtype, self.shape[1:], self, index)
+
     def beside(self) -> Mapping[str, TensorHeader]:
         """Tensors that lie beside this one, by what stands behind its name: of a quantised weight
         the numbers that its floats are made of."""
@@ -243,6 +247,17 @@ class _Floats(TensorHeader):
 
     def read_index(self, index: int) -> Tensor:
         return self.whole.read_index(index)
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry(TensorHeader):
+    """What lies at an index of a tensor's first dimension."""
+
+    whole: TensorHeader
+    index: int
+
+    def read(self) -> Tensor:
+        return self.whole.read_index(self.index)
 
 
 def read_tensor(header: TensorHeader) -> Tensor:

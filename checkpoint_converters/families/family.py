@@ -28,7 +28,8 @@ class GgufNames:
 
     ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``, ``fused``:
     see `Family`; ``keys``: what its files say. ``sign``: a key by whose value, other than zero, the
-    family is known among several of the same architecture. ``norms_plus_one``: the files hold 1 +
+    family is known among several of the same architecture. ``mixed``, ``stacked``: see `Family`.
+    ``norms_plus_one``: the files hold 1 +
     w of norms that multiply by that. ``changes``: what is made of a tensor, by its name, in a layer
     with such a mixer.
     """
@@ -39,6 +40,8 @@ class GgufNames:
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keys: GgufKeys = field(default_factory=GgufKeys)
     sign: str | None = None
+    mixed: Mapping[str, Callable[[MixerSpec], Mapping[str, Tensor]]] = field(default_factory=dict)
+    stacked: Mapping[str, Stacked] = field(default_factory=dict)
     norms_plus_one: bool = False
     changes: Mapping[str, Change] = field(default_factory=dict)
 
@@ -90,7 +93,8 @@ class Family:
         """The family as GGUF files spell it, in which it is read."""
         assert self.gguf is not None
         gguf = self.gguf
-        return replace(self, names=gguf.names, paired=gguf.paired, fused=gguf.fused)
+        parts = {"mixed": gguf.mixed, "stacked": gguf.stacked, "also": {}}
+        return replace(self, names=gguf.names, paired=gguf.paired, fused=gguf.fused, **parts)
 
     @property
     def embedding(self) -> str:

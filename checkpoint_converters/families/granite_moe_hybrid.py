@@ -12,6 +12,7 @@ from checkpoint_converters.families.family import Family, GgufNames
 from checkpoint_converters.families.granite import GRANITE_KEYS, granite_fields, granite_layer
 from checkpoint_converters.families.granite_moe import GRANITE_EXPERTS, ROUTER, ROUTERS
 from checkpoint_converters.gguf_decoder import GGUF_DECODER, PAIRED
+from checkpoint_converters.gguf_experts import EXPERT_NAMES, STACKED_EXPERTS
 from checkpoint_converters.gguf_mamba import MAMBA_CHANGES, MAMBA_NAMES, has_bias, mamba_values
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, read_activation
@@ -146,16 +147,29 @@ def _derive(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
         "attention_multiplier": values.get("attention_multiplier", values["head_dim"] ** -0.5),
         "attention_bias": has_bias(file, "attn_q", count),
         "hidden_act": "silu",
-        "shared_intermediate_size": values["intermediate_size"],
+        "shared_intermediate_size": values.get(
+            "shared_intermediate_size", values["intermediate_size"]
+        ),
         **mamba_values(file, values),
     }
 
 
+_READS = {
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_shared_feed_forward_length": "shared_intermediate_size",
+}
 _GGUF = GgufNames(
     "granitehybrid",
-    GGUF_DECODER.renamed(MAMBA_NAMES),
+    GGUF_DECODER.renamed({**MAMBA_NAMES, **EXPERT_NAMES}),
     paired=PAIRED,
-    keys=replace(GRANITE_KEYS, derives=_derive, by_layer=("num_key_value_heads",)),
+    keys=replace(
+        GRANITE_KEYS,
+        reads={**GRANITE_KEYS.reads, **_READS},
+        derives=_derive,
+        by_layer=("num_key_value_heads",),
+    ),
+    stacked=STACKED_EXPERTS,
     changes=MAMBA_CHANGES,
 )
 

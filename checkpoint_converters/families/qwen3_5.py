@@ -7,8 +7,7 @@ from typing import Any
 from checkpoint_converters.families.composite import Composite, with_plain_ropes
 from checkpoint_converters.families.family import Family, GgufNames
 from checkpoint_converters.gguf_decoder import GGUF_DECODER
-from checkpoint_converters.gguf_delta import DELTA_NAMES, delta_values
-from checkpoint_converters.gguf_keys import GgufKeys
+from checkpoint_converters.gguf_delta import DELTA_KEYS, DELTA_NAMES
 from checkpoint_converters.gguf_mamba import MAMBA_CHANGES
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import HF_DECODER, model_fields
@@ -20,13 +19,10 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, layers, ropes=(rope,))
 
 
-_KEYS = GgufKeys(
-    partial_rotation=True, of_images=("rope.dimension_sections",), derives=delta_values
-)
 _GGUF = GgufNames(
     "qwen35",
     GGUF_DECODER.renamed(DELTA_NAMES),
-    keys=_KEYS,
+    keys=DELTA_KEYS,
     norms_plus_one=True,
     changes=MAMBA_CHANGES,
 )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkpoint_converters.families.family import Family
+from checkpoint_converters.families.family import Family, GgufNames
 from checkpoint_converters.families.qwen2_moe import QWEN_MIXTURE, sparse_layers
+from checkpoint_converters.gguf_decoder import GGUF_DECODER
+from checkpoint_converters.gguf_delta import DELTA_NAMES, EXPERT_DELTA_KEYS, MIXED_GATES
+from checkpoint_converters.gguf_experts import EXPERT_CHANGES, EXPERT_NAMES, STACKED_EXPERTS
+from checkpoint_converters.gguf_mamba import MAMBA_CHANGES
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import model_fields
 from checkpoint_converters.hf_delta import BY_KEY_HEAD, hf_hybrid, read_hybrid
@@ -26,11 +30,21 @@ def qwen_experts(hf: HfConfig, normalised: bool) -> ExpertsSpec:
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:
-    layers, rope = read_hybrid(hf, default_kv_heads=2)
+    layers, rope = read_hybrid(hf, default_kv_heads=2, tiles=False)
     experts = qwen_experts(hf, hf.get("norm_topk_prob", True))
     layers = with_experts(layers, experts, sparse_layers(hf, len(layers)))
     return model_fields(hf, layers, ropes=(rope,))
 
+
+_GGUF = GgufNames(
+    "qwen3next",
+    GGUF_DECODER.renamed({**DELTA_NAMES, **EXPERT_NAMES}),
+    keys=EXPERT_DELTA_KEYS,
+    mixed=MIXED_GATES,
+    stacked=STACKED_EXPERTS,
+    norms_plus_one=True,
+    changes={**MAMBA_CHANGES, **EXPERT_CHANGES},
+)
 
 QWEN3_NEXT = Family(
     "Qwen3NextForCausalLM",
@@ -39,4 +53,5 @@ QWEN3_NEXT = Family(
     hf_hybrid(QWEN_MIXTURE),
     mixed=BY_KEY_HEAD,
     stacked=STACKED,
+    gguf=_GGUF,
 )

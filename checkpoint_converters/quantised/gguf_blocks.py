@@ -46,6 +46,9 @@ class BlockTensor(QuantisedTensor):
         storage = STORAGES[blocks.dtype]
         return cls(blocks.name, blocks.file, "F32", blocks.shape, storage, unpack, blocks)
 
+    def at(self, index: int) -> BlockTensor:
+        return BlockTensor.of(self.blocks.at(index))
+
     def read(self) -> Tensor:
         raw = self.blocks.read().numpy()
         return torch.from_numpy(to_floats(self.blocks.dtype, raw)).view(self.shape)

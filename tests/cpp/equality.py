@@ -31,6 +31,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"max_num_tokens": 9, "kv_cache_config": {"max_tokens": 800}},
         ("--max_num_tokens", 9, "--kv_cache_max_tokens", 800),
     ),
+    "snapshots": (
+        {"kv_cache_config": {"snapshot_blocks": 2}, "max_batch_size": 2},
+        ("--kv_cache_snapshot_blocks", 2, "--max_batch_size", 2),
+    ),
     "without_reuse": (
         {"kv_cache_config": {"enable_block_reuse": False}, "max_batch_size": 2},
         ("--enable_kv_cache_reuse=false", "--max_batch_size", 2),
@@ -107,8 +111,10 @@ def assert_equal(
     temperature: float,
     cases: Sequence[Sample] = (),
     changes: Mapping[str, Any] | None = None,
+    texts: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Any]:
-    """Tokens, log probabilities, schedule and figures of the two; returns Python's figures."""
+    """Tokens, log probabilities, schedule and figures of the two; returns Python's figures.
+    ``texts``: what they say, where it is known."""
     python_options, program_flags = OPTIONS[options]
     # With few blocks: texts that begin together and cannot end together.
     cases = cases or ([(ids[:20], 60) for ids, _ in samples()] if options == "tight" else samples())
@@ -126,6 +132,7 @@ def assert_equal(
     sampled = flags_of(temperature, changes)
     result = program.run(engine, cases, folder, *flags, *program_flags, *sampled)
     assert result.tokens == tokens(outputs)
+    assert texts is None or result.tokens == texts
     assert [r.get("logprobs") for r in result.responses] == [_logprobs(o) for o in outputs]
     assert [r["metrics"] for r in result.responses] == [o.metrics.to_dict() for o in outputs]
     found = result.report["metrics"]

@@ -1,47 +1,71 @@
-"""A target that keeps states, compiled: transformers' text by Python and by C++, of drafts whose
-accepted ones are replayed, in chunks, and on prefixes that snapshots of states are kept of."""
+"""Targets and drafts that keep states, compiled: the same by Python and by C++, of drafts whose
+accepted ones are replayed, in chunks, with preemption, and on prefixes that snapshots of states are
+kept of."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trtspec import LLM, SamplingParams
-
 from ..compiled_engines import build_one
 from ..e2e.families import VOCAB, family_model
-from ..e2e.helpers import TinyModels, assert_no_leak, random_prompt, tokens
-from .program import Program
+from ..e2e.helpers import TinyModels, random_prompt, tree
+from .equality import assert_equal
+from .program import Program, Sample
 
 pytestmark = pytest.mark.slow
 
 PROMPTS = [random_prompt(1, 30, VOCAB), random_prompt(2, 6, VOCAB) * 4]
-FIGURES = ("num_prefix_cache_hits", "num_accepted_tokens", "num_draft_tokens")
+SAMPLES: list[Sample] = [(prompt, 24) for prompt in 2 * PROMPTS]
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 6}
+SUFFIX_FLAGS = ("--speculative", "suffix", "--max_draft_len", 6)
+Engines = Callable[[str], tuple[Path, list[list[int]]]]
 
 
-def test_python_and_cpp(
-    program: Program, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
-    models = TinyModels(tmp_path)
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Engines:
+    """Of a family, an engine that drafts with a model of the family, and transformers' texts."""
+    models = TinyModels(tmp_path_factory.mktemp("states"))
     models.hf = cache(family_model)
-    expected = 2 * [models.greedy("qwen3_5", prompt, 24) for prompt in PROMPTS]
-    sizes = {"max_seq_len": 100, "max_num_tokens": 16, "tokens_per_block": 4}
-    engine = build_one(tmp_path_factory, models.folder("qwen3_5"), None, **sizes)
-    kv = {"snapshot_blocks": 2}
-    options = {"skip_tokenizer_init": True, "max_batch_size": 2, "kv_cache_config": kv}
-    # The second time the texts of the first are drafted.
-    with LLM(engine, {"method": "suffix", "num_speculative_tokens": 6}, **options) as llm:
-        params = SamplingParams(max_tokens=24)
-        assert tokens(llm.generate(2 * PROMPTS, params, use_tqdm=False)) == expected
-        figures = llm.get_metrics()
-        assert_no_leak(llm)
-    samples = [(prompt, 24) for prompt in 2 * PROMPTS]
-    drafts = ("--speculative", "suffix", "--max_draft_len", 6)
-    caches = ("--max_batch_size", 2, "--kv_cache_snapshot_blocks", 2)
-    result = program.run(engine, samples, tmp_path, "--temperature", 0, *drafts, *caches)
-    assert result.tokens == expected
-    metrics = result.report["metrics"]
-    assert [metrics[name] for name in FIGURES] == [figures[name] for name in FIGURES]
-    assert min(figures[name] for name in FIGURES) > 0
+
+    @cache
+    def engine(case: str) -> tuple[Path, list[list[int]]]:
+        drafts = tree(models.draft(case), 2, 3, 8)
+        sizes = {"max_seq_len": 100, "max_num_tokens": 16, "tokens_per_block": 4}
+        folder = build_one(tmp_path_factory, models.folder(case), drafts, **sizes)
+        return folder, [models.greedy(case, prompt, 24) for prompt in 2 * PROMPTS]
+
+    return engine
+
+
+@pytest.mark.parametrize("case", ["qwen3_5", "granite_hybrid"])
+@pytest.mark.parametrize(
+    ("speculation", "flags", "options", "temperature"),
+    [
+        (SUFFIX, SUFFIX_FLAGS, "snapshots", 0.0),  # drafts the second texts out of the first
+        (None, (), "snapshots", 0.0),
+        (None, (), "snapshots", 0.8),
+        (None, (), "tight", 0.8),
+    ],
+    ids=["suffix", "greedy", "sampled", "tight"],
+)
+def test_python_and_cpp(
+    program: Program,
+    engines: Engines,
+    tmp_path: Path,
+    case: str,
+    speculation: Any,
+    flags: tuple[Any, ...],
+    options: str,
+    temperature: float,
+) -> None:
+    engine, texts = engines(case)
+    expected = None if temperature else texts
+    run = speculation, flags, options, temperature, SAMPLES
+    figures = assert_equal(program, engine, tmp_path, *run, texts=expected)
+    assert min(figures[name] for name in ("num_accepted_tokens", "num_draft_tokens")) > 0
+    assert (figures["num_prefix_cache_hits"] > 0) == (options == "snapshots")

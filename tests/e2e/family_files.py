@@ -60,14 +60,23 @@ def _scales(writer: Any, config: Any) -> None:
     writer.add_logit_scale(config.logits_scaling)
 
 
+def _experts(writer: Any, config: Any) -> None:
+    writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
 def _hybrid(writer: Any, config: Any) -> None:
-    """Dense layers, whose MLP is the shared one."""
+    """The MLP of dense layers is the shared one."""
     _scales(writer, config)
     marks = [kind == "full_attention" for kind in config.layer_types]
     writer.add_head_count_kv([config.num_key_value_heads * mark for mark in marks])
-    writer.add_feed_forward_length(config.shared_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
-    writer.add_expert_count(0)
+    if config.num_local_experts:
+        _experts(writer, config)
+    else:
+        writer.add_feed_forward_length(config.shared_intermediate_size)
+        writer.add_expert_count(0)
     writer.add_ssm_conv_kernel(config.mamba_d_conv)
     writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
     writer.add_ssm_state_size(config.mamba_d_state)
@@ -83,6 +92,13 @@ def _delta(writer: Any, config: Any) -> None:
     writer.add_ssm_state_size(config.linear_key_head_dim)
     writer.add_ssm_time_step_rank(config.linear_num_value_heads)
     writer.add_ssm_group_count(config.linear_num_key_heads)
+
+
+def _sparse_delta(writer: Any, config: Any) -> None:
+    _delta(writer, config)
+    _experts(writer, config)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
 def _logit_scale(writer: Any, config: Any) -> None:
@@ -175,6 +191,11 @@ CONVERSIONS: dict[str, Conversion] = {
     "qwen3_5": Conversion(
         "QWEN35", _delta, {"layer_types": ["linear_attention"] * 3 + _FULL}, plus_one=True
     ),
+    "qwen3_5_moe": Conversion("QWEN35MOE", _sparse_delta, plus_one=True),
+    "qwen3_next": Conversion(
+        "QWEN3NEXT", _sparse_delta, {"mlp_only_layers": [], "attention_bias": False}, plus_one=True
+    ),
+    "granite_hybrid_moe": Conversion("GRANITE_HYBRID", _hybrid, pairs=True),
     "starcoder2": Conversion("STARCODER2", None, {"sliding_window": None}),
 }
 
@@ -215,11 +236,11 @@ def write_family(
         add(f"{writer.arch}.{key}", value)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     scales = {n: value for n, value in model.named_buffers() if n.endswith("layer_scalar")}
-    for name, parameter in _parts({**dict(model.named_parameters()), **scales}):
+    for name, parameter in _parts({**dict(model.named_parameters()), **scales}, config):
         suffix = ".weight" if name in scales else ""
         theirs = names.get_name(name + suffix, try_suffixes=(".weight", ".bias"))
         assert theirs, name
-        is_matrix = parameter.dim() == 2 and not name.endswith("norm.weight")
+        is_matrix = parameter.dim() > 1 and not name.endswith(_FLOATS)
         ggml = gguf.GGMLQuantizationType[kind if is_matrix else "F32"]
         raw = gguf.quantize(_converted(conversion, name, parameter.detach(), config), ggml)
         if is_matrix and kind != "F32":
@@ -235,6 +256,17 @@ def write_family(
     return file
 
 
+_FLOATS = (
+    "norm.weight",
+    "conv1d.weight",
+    "mlp.gate.weight",
+    "shared_expert_gate.weight",
+    "A_log",
+    "D",
+)
+"""How names end of what is float32 in any file, whatever its shape."""
+
+
 def _in_tiles(name: str, weight: torch.Tensor, config: Any, undo: bool = False) -> torch.Tensor:
     """Value heads that share a key head lie apart; ``undo``: of a matrix, beside each other."""
     if name == "A_log":
@@ -244,7 +276,7 @@ def _in_tiles(name: str, weight: torch.Tensor, config: Any, undo: bool = False) 
     keys, heads = config.linear_num_key_heads, config.linear_num_value_heads
     order = torch.arange(heads).view(keys, -1).t().flatten()
     order = order.argsort() if undo else order
-    if name == "norm.weight":
+    if name == "norm.weight" or not config.model_type.startswith("qwen3_5"):
         return weight
     if name == "out_proj.weight":
         return weight.unflatten(1, (heads, -1))[:, order].flatten(1)
@@ -263,18 +295,39 @@ def _of_mamba(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
     )
 
 
-def _parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, by names that the script of llama.cpp has a rule for."""
+def _parts(tensors: Mapping[str, torch.Tensor], config: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, by names that the script of llama.cpp has a rule for. Parts of a joined one are
+    views: see `write_family`."""
+    shared = "mlp.shared_expert." if getattr(config, "num_local_experts", 0) else "mlp."
     for name, tensor in tensors.items():
-        place, _, last = name.rpartition("shared_mlp.")
-        if last == "input_linear.weight":
-            gate, up = tensor.data.chunk(2)  # views: see `write_family`
-            yield f"{place}mlp.gate_proj.weight", gate
-            yield f"{place}mlp.up_proj.weight", up
-        elif place:
-            yield f"{place}mlp.down_proj.weight", tensor
-        else:
-            yield re.sub(r"(mamba|linear_attn)\.dt_bias", r"\1.dt_proj.bias", name), tensor
+        found = re.fullmatch(r"(model\.layers\.\d+\.)(.*)", name)
+        layer, own = found.groups() if found else ("", name)
+        own = re.sub(r"(mamba|linear_attn)\.dt_bias", r"\1.dt_proj.bias", own)
+        match own.replace("block_sparse_moe", "mlp"):
+            case "shared_mlp.input_linear.weight":
+                gate, up = tensor.data.chunk(2)
+                yield f"{layer}{shared}gate_proj.weight", gate
+                yield f"{layer}{shared}up_proj.weight", up
+            case "shared_mlp.output_linear.weight":
+                yield f"{layer}{shared}down_proj.weight", tensor
+            case "mlp.experts.gate_up_proj" if config.model_type != "qwen3_next":
+                gate, up = tensor.data.chunk(2, dim=1)
+                yield f"{layer}mlp.experts.gate_proj.weight", gate
+                yield f"{layer}mlp.experts.up_proj.weight", up
+            case "mlp.experts.gate_up_proj" | "mlp.experts.down_proj" as experts:
+                yield f"{layer}{experts}.weight", tensor
+            case "mlp.router.weight":
+                yield f"{layer}mlp.gate.weight", tensor
+            case "linear_attn.in_proj_qkvz.weight":
+                keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+                value = values // keys * config.linear_value_head_dim
+                sizes = [config.linear_key_head_dim] * 2 + [value] * 2
+                by_key = tensor.data.unflatten(0, (keys, -1)).split(sizes, dim=1)
+                *qkv, z = (part.flatten(0, 1) for part in by_key)
+                yield f"{layer}linear_attn.in_proj_qkv.weight", torch.cat(qkv)
+                yield f"{layer}linear_attn.in_proj_z.weight", z
+            case _:
+                yield layer + own, tensor
 
 
 def _converted(conversion: Conversion, name: str, weight: torch.Tensor, config: Any) -> np.ndarray:

@@ -28,6 +28,24 @@ CASES = [
     ("phi3", "Q8_0", {"intermediate_size": 96}),
     ("qwen3_5", "Q8_0", {"intermediate_size": 96, "linear_value_head_dim": 32}),
     ("granite_hybrid", "Q8_0", {"shared_intermediate_size": 96}),
+    (
+        "granite_hybrid_moe",
+        "Q8_0",
+        {
+            "shared_intermediate_size": 96,
+            "intermediate_size": 32,
+            "position_embedding_type": "nope",
+        },
+    ),
+    (
+        "qwen3_5_moe",
+        "Q8_0",
+        {
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 64,
+            "linear_value_head_dim": 32,
+        },
+    ),
     ("gemma4", "F32", {"vocab_size_per_layer_input": VOCAB + 30}),
     ("gemma4", "Q8_0", {"intermediate_size": 96, "hidden_size_per_layer_input": 32}),
 ]
@@ -77,7 +95,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         {"attention.head_count_kv": [0, 2, 1, 0]},
         r"\[0, 2, 1, 0\]; supported: one number for layers with attention, 0 for the others",
     ),
-    ("granite_hybrid", {"expert_count": 4}, "expert_count is 4, which is not supported"),
     (
         "glm4",
         {"rope.dimension_sections": [1, 1, 2, 0]},
