@@ -30,8 +30,6 @@ from ..e2e.helpers import TinyModels, random_prompt
 from ..e2e.quantised_folder import quantised
 
 IDS = torch.tensor(random_prompt(5, 40))
-UNSPLIT = {"olmo2", "olmo3", "granite_hybrid_moe"}
-"""With a norm over all heads."""
 FLOATS = {"activation_dtype": "float32"}
 
 
@@ -72,7 +70,7 @@ def assert_split(path: Path, ranks: int, **options: Any) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - UNSPLIT))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family(tmp_path: Path, family: str) -> None:
     family_model(family).save_pretrained(tmp_path)
     assert_split(tmp_path, 2)
@@ -125,17 +123,16 @@ def test_groups_that_ranks_would_cut_are_refused(
         networks(path, 2)
 
 
-@pytest.mark.parametrize(
-    ("family", "words"),
-    [
-        ("olmo2", "a norm over all heads"),
-        (
-            "granite_hybrid_moe",
-            "num_groups is 1, of heads with one norm, which tensor_parallel_size 2",
-        ),
-    ],
-)
-def test_norms_over_all_heads_are_refused_by_name(tmp_path: Path, family: str, words: str) -> None:
-    family_model(family).save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", ["olmo2", "olmo3", "granite_hybrid_moe"])
+def test_norms_over_all_heads_are_those_of_all_ranks(tmp_path: Path, family: str) -> None:
+    """Of one head a rank, and of keys that several ranks have."""
+    heads = {"mamba_n_heads": 8, "mamba_expand": 4} if family == "granite_hybrid_moe" else {}
+    family_model(family, **heads).save_pretrained(tmp_path)
+    assert_split(tmp_path, 4)
+
+
+def test_groups_of_heads_with_a_norm_are_not_cut(tmp_path: Path) -> None:
+    family_model("granite_hybrid").save_pretrained(tmp_path)
+    words = "num_groups, of heads with one norm, is 2, which tensor_parallel_size 4 does not divide"
     with pytest.raises(ConfigError, match=words):
-        networks(tmp_path, 2)
+        networks(tmp_path, 4)

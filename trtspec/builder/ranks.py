@@ -56,6 +56,7 @@ def rank_lines(whole: ModelConfig, own: ModelConfig, build: BuildConfig) -> list
     return [
         f"each of {own.ranks} ranks has {told(weights, 'GiB')} of weights and "
         f"{told(kv, 'KiB')} of K/V a token; drafts are at the first",
-        f"a step exchanges {made.sums} sums of {made.row_bytes / _KIB:.1f} KiB a row, and "
-        f"{made.logits_bytes / _KIB:.1f} KiB of logits for each row that is sampled",
+        f"a step exchanges {made.sums} sums of {made.row_bytes / _KIB:.1f} KiB a row"
+        + (f", {made.norm_sums} of 4 bytes (norms over all heads)" if made.norm_sums else "")
+        + f", and {made.logits_bytes / _KIB:.1f} KiB of logits for each row that is sampled",
     ]

@@ -108,7 +108,7 @@ class CausalLM(nn.Module):
         ties = reads_head(config.head.tied, head_format, rows)
         own_rows = config.embedding_rows
         self.embed = None if ties else Embedding(own_rows, hidden, dtype, format=rows)
-        self.ranks = Ranks(own_rows) if config.ranks > 1 else None
+        self.ranks = Ranks(config.ranks, own_rows) if config.ranks > 1 else None
         self.rotary = LayerRotary(config)
         self.layers = nn.ModuleList(
             DecoderLayer(spec, hidden, dtype, formats=formats.at(f"layers.{i}"))

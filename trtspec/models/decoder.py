@@ -117,7 +117,8 @@ class DecoderLayer(nn.Module):
         normed, norm = x, self.input_norm
         if self.parallel:
             normed, norm = x if norm is None else norm(x), None
-        y = self.attn(normed, rows, rotation, cache, norm=norm, residual=None, kept=kept)
+        at = (rows, rotation, cache)
+        y = self.attn(normed, *at, norm=norm, residual=None, kept=kept, ranks=ranks)
         x = x if kept is None else x[kept]
         if self.parallel:  # one sum for both parts
             y = self.mlp(normed if kept is None else normed[kept], norm=None, residual=y)

@@ -35,6 +35,10 @@ class RMSNorm(nn.Module):
             return export_ops.rms_norm(x, self.weight, self.eps)
         return rms_norm(x, self.weight, self.eps)
 
+    def scaled(self, x: Tensor, mean_square: Tensor) -> Tensor:
+        """The same where the mean of squares ``[..., 1] f32`` is that of more than x."""
+        return self.weight * (x.float() * torch.rsqrt(mean_square + self.eps)).to(x.dtype)
+
 
 class OnePlusRMSNorm(RMSNorm):
     """Gemma's: it multiplies by 1 + weight, in float32, and rounds once."""
@@ -47,6 +51,11 @@ class OnePlusRMSNorm(RMSNorm):
         if torch.onnx.is_in_onnx_export():
             return export_ops.rms_norm(wide, factor, self.eps).to(x.dtype)
         return rms_norm(wide, factor, self.eps).to(x.dtype)
+
+    def scaled(self, x: Tensor, mean_square: Tensor) -> Tensor:
+        """See `RMSNorm.scaled`."""
+        wide = x.float() * torch.rsqrt(mean_square + self.eps)
+        return ((1 + self.weight.float()) * wide).to(x.dtype)
 
 
 class LayerNorm(nn.Module):

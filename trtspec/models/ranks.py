@@ -19,11 +19,13 @@ FIRST_ROW = "first_row"
 
 
 class Exchange(NamedTuple):
-    """What the ranks of a network exchange in a call: ``sums`` of ``row_bytes`` a row, and behind
-    these ``logits_bytes`` of each row whose logits are wanted."""
+    """What the ranks of a network exchange in a call: ``sums`` of ``row_bytes`` a row,
+    ``norm_sums`` of one number a row, and behind these ``logits_bytes`` of each row whose logits are
+    wanted."""
 
     sums: int
     row_bytes: int
+    norm_sums: int
     logits_bytes: int
 
 
@@ -31,8 +33,9 @@ def exchanged(config: ModelConfig, dtype: torch.dtype) -> Exchange:
     """That of a network of ``dtype``: one sum for the embeddings and two for a layer, or one where
     its parts are parallel."""
     sums = sum(1 if layer.parallel else 2 for layer in config.layers)
+    norms = sum(layer.mixer.norms_over_ranks for layer in config.layers)
     logits = config.draft_vocab_size * torch.float32.itemsize
-    return Exchange(1 + sums, config.hidden_size * dtype.itemsize, logits)
+    return Exchange(1 + sums, config.hidden_size * dtype.itemsize, norms, logits)
 
 
 class Ranks(nn.Module):
@@ -43,8 +46,9 @@ class Ranks(nn.Module):
     group: Tensor
     first_row: Tensor
 
-    def __init__(self, embedding_rows: int) -> None:
+    def __init__(self, count: int, embedding_rows: int) -> None:
         super().__init__()
+        self.count = count
         self.embedding_rows = embedding_rows
         # Of two dimensions: AOTInductor compiles what a short vector holds by then as a constant.
         for name in ("group", "first_row"):
@@ -53,6 +57,13 @@ class Ranks(nn.Module):
     def sum(self, x: Tensor) -> Tensor:
         """The sum of all ranks' x."""
         return all_reduce(x, self.group)
+
+    def mean_square(self, x: Tensor) -> Tensor:
+        """Of rows ``x [T, n]`` that are shared out over the ranks, each of which has as many
+        elements: the mean of all their squares ``[T, 1] f32``. Each rank's is summed as in the
+        whole row, then those of the ranks in their order."""
+        own = x.float().pow(2).mean(-1, keepdim=True)
+        return self.sum(own) / self.count
 
     def rows(self, read: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
         """Rows of the embedding ``[T, H]`` of ``ids [T] i64``, by what reads this rank's."""

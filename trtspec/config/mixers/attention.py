@@ -98,6 +98,13 @@ class AttentionSpec(MixerSpec):
         row = self.num_kv_heads, self.head_dim
         return cache_buffers({"k": row, "v": row}, self.cache_dtype)
 
+    @property
+    def norms_over_ranks(self) -> int:
+        """See `MixerSpec.norms_over_ranks`: of queries, and of keys where it has any."""
+        if self.qk_norm is None or self.qk_norm_over != "all":
+            return 0
+        return 1 if self.kv_from is not None else 2
+
     def qk_norm_shape(self, heads: int) -> Shape:
         """Shape of the norm weights for that many heads of queries or keys."""
         size = self.head_dim
@@ -108,12 +115,13 @@ class AttentionSpec(MixerSpec):
         return dataclasses.replace(self, cache_dtype=dtype)
 
     def sharded(self, ranks: int) -> AttentionSpec:
-        """See `LayerPart.sharded`: some of the heads. With fewer K/V heads than ranks, several
-        ranks have the same one."""
-        if self.qk_norm is not None and self.qk_norm_over == "all":
+        """See `LayerPart.sharded`: some of the heads. Where there are fewer heads of K and V than
+        ranks, several ranks have the same one."""
+        if self.norms_over_ranks and self.qk_norm is not None and self.qk_norm.kind != "rms":
             raise ConfigError(
-                "a norm over all heads of queries and keys is not split over ranks in this "
-                "version; leave tensor_parallel_size out"
+                f"a norm of kind {self.qk_norm.kind} over all heads of queries and keys is not "
+                "split over ranks in this version, one of kind rms is; leave tensor_parallel_size "
+                "out"
             )
         few, many = sorted((self.num_kv_heads, ranks))
         if many % few:

@@ -59,6 +59,11 @@ class MixerSpec(LayerPart):
         raise ConfigError(f"{self.words} keeps nothing in {dtype}; leave kv_cache_dtype out")
 
     @property
+    def norms_over_ranks(self) -> int:
+        """Of a rank's part, its norms over elements that other ranks have."""
+        return 0
+
+    @property
     def kv_from(self) -> int | None:
         """The earlier layer whose cache it reads; None: its own, or it needs none."""
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer
-from trtspec.config.layer_part import check_sizes
+from trtspec.config.layer_part import check_sizes, share
 from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
 from trtspec.config.norm_spec import NormSpec, Shape
@@ -21,8 +21,9 @@ class Mamba2Spec(MixerSpec):
     """Mamba-2 (arXiv 2405.21060), with a state ``[num_heads, state_size, head_dim]``.
 
     num_groups: groups of heads that share B and C. conv_width: newest rows that the convolution
-    over x, B and C reads; conv_bias: its bias. bias: of the input and output matrices. norm: on the
-    gated output, per group. least_step, most_step: limits of time steps; None: no limit.
+    over x, B and C reads; conv_bias: of it. bias: of the matrices in and out. norm: of the gated
+    output, over each group; norm_over_ranks: the only group's is over the heads of all ranks.
+    least_step, most_step: limits of time steps; None: there is none.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -39,6 +40,7 @@ class Mamba2Spec(MixerSpec):
     bias: bool = False
     least_step: float = 0.0
     most_step: float | None = None
+    norm_over_ranks: bool = False
     kind: Literal["mamba2"] = "mamba2"
 
     def __post_init__(self) -> None:
@@ -74,15 +76,18 @@ class Mamba2Spec(MixerSpec):
         )
 
     def sharded(self, ranks: int) -> Mamba2Spec:
-        """See `LayerPart.sharded`: some of the groups of heads, with their states. A norm spans a
-        whole group."""
-        if self.num_groups % ranks:
-            raise ConfigError(
-                f"num_groups is {self.num_groups}, of heads with one norm, which "
-                f"tensor_parallel_size {ranks} would cut; choose a number of ranks that divides it"
-            )
-        heads, groups = self.num_heads // ranks, self.num_groups // ranks
-        return replace(self, num_heads=heads, num_groups=groups)
+        """See `LayerPart.sharded`: some of the groups of heads, with their states. Of a single
+        group each rank has some heads, and B and C whole."""
+        if self.num_groups == 1:
+            heads = share("num_heads", self.num_heads, ranks)
+            return replace(self, num_heads=heads, norm_over_ranks=True)
+        groups = share("num_groups, of heads with one norm,", self.num_groups, ranks)
+        return replace(self, num_heads=self.num_heads // ranks, num_groups=groups)
+
+    @property
+    def norms_over_ranks(self) -> int:
+        """See `MixerSpec.norms_over_ranks`."""
+        return int(self.norm_over_ranks)
 
     def sections(self, name: str) -> tuple[int, ...]:
         """See `LayerPart.sections`."""

@@ -12,7 +12,8 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.block import Block, Kernels
 from trtspec.models.linear import Linear
-from trtspec.models.norm import Norm, UnweightedRMSNorm, make_norm
+from trtspec.models.norm import Norm, RMSNorm, UnweightedRMSNorm, make_norm
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache, Rows, Scoring
 
@@ -29,11 +30,15 @@ def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None,
     return queries, keys if spec.kv_from is None else None
 
 
-def norm_heads(x: Tensor, norm: Norm | None) -> Tensor:
+def norm_heads(x: Tensor, norm: Norm | None, ranks: Ranks | None = None) -> Tensor:
     """Heads ``x [T, heads, D]`` under a norm of ``D``, of ``[heads, D]`` or of ``heads * D``
-    elements."""
+    elements; with ``ranks`` of the heads of all of them."""
     if norm is None:
         return x
+    if ranks is not None:
+        assert isinstance(norm, RMSNorm), "specs refuse others"
+        flat = x.flatten(1)
+        return norm.scaled(flat, ranks.mean_square(flat)).view(x.shape)
     if norm.weight.shape[-1] == x.shape[-1]:
         normed: Tensor = norm(x)
         return normed
@@ -77,6 +82,7 @@ class Attention(nn.Module):
         o = formats.of({"o": hidden})
         self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
         self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
+        self.norms_over_ranks = spec.norms_over_ranks > 0
         self.v_norm = UnweightedRMSNorm(spec.v_norm.eps) if spec.v_norm is not None else None
         sinks = torch.empty(spec.num_heads, dtype=torch.float32) if spec.sinks else None
         self.register_buffer("sinks", sinks)
@@ -91,10 +97,11 @@ class Attention(nn.Module):
         norm: Norm | None,
         residual: Tensor | None,
         kept: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """The attention of ``norm(x) [T, in_features]``, with the sum of ``residual [T, hidden]``
         if one is given; if ``kept [R] i64`` is, of these rows alone. Writes K and V of all rows
-        into the caches."""
+        into the caches. ``ranks``: those that have the other heads, of a norm over all."""
         read = self.get_submodule(self.parts)
         heads = read(x, norm=norm).view(x.shape[0], -1, self.head_dim)
         counts = [self.num_heads * (2 if self.gated else 1)]
@@ -102,11 +109,11 @@ class Attention(nn.Module):
         q, *kv = torch.split(heads, counts, dim=1)
         if self.gated:  # a head's gate lies behind its query
             q, gate = torch.unflatten(q, 1, (-1, 2)).unbind(2)
-            attended = self._attend(q, kv, rows, rotation, cache)
+            attended = self._attend(q, kv, rows, rotation, cache, ranks)
             # Written out: see `trtspec.ops.linear.swiglu`.
             attended = (attended / (1 + torch.exp(-gate.float()))).to(x.dtype)
         else:
-            attended = self._attend(q, kv, rows, rotation, cache)
+            attended = self._attend(q, kv, rows, rotation, cache, ranks)
         attended = attended.flatten(1)
         if kept is not None:
             attended = attended[kept]
@@ -121,11 +128,13 @@ class Attention(nn.Module):
         rows: Rows,
         rotation: Rotation | None,
         cache: Cache,
+        ranks: Ranks | None,
     ) -> Tensor:
-        q, scoring = norm_heads(q, self.q_norm), self.scoring._replace(sinks=self.sinks)
+        over = ranks if self.norms_over_ranks else None
+        q, scoring = norm_heads(q, self.q_norm, over), self.scoring._replace(sinks=self.sinks)
         if not kv:
             return rows.read(q, rotation, cache, scoring)
-        k, v = norm_heads(kv[0], self.k_norm), kv[-1]
+        k, v = norm_heads(kv[0], self.k_norm, over), kv[-1]
         if self.v_norm is not None:
             v = self.v_norm(v)
         return rows.attend(q, k, v, rotation, cache, scoring)

@@ -14,6 +14,7 @@ from trtspec.models.block import Block, Kernels
 from trtspec.models.causal_conv import CausalConv
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, make_norm
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache
 from trtspec.models.state_rows import StateRows
@@ -62,6 +63,7 @@ class GatedDelta(nn.Module):
         norm: Norm | None,
         residual: Tensor | None,
         kept: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """See `Attention.forward`; the states in the cache take in all certain rows."""
         x = x if norm is None else norm(x)

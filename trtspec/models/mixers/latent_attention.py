@@ -14,6 +14,7 @@ from trtspec.formats.stored import StoredWeight
 from trtspec.models.block import Block, Kernels
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, make_norm
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache, Rows
 from trtspec.ops.head_products import head_products
@@ -96,6 +97,7 @@ class LatentAttention(nn.Module):
         norm: Norm | None,
         residual: Tensor | None,
         kept: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """See `Attention.forward`."""
         spec = self.spec

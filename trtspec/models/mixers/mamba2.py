@@ -15,6 +15,7 @@ from trtspec.models.block import Block, Kernels
 from trtspec.models.causal_conv import CausalConv
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm, RMSNorm
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache
 from trtspec.models.state_rows import StateRows
@@ -42,6 +43,7 @@ class Mamba2(nn.Module):
         super().__init__()
         self.sizes = [spec.inner, spec.channels, spec.num_heads]
         self.groups = spec.num_groups
+        self.norm_over_ranks = spec.norm_over_ranks
         self.limits = spec.least_step, math.inf if spec.most_step is None else spec.most_step
 
         def linear(part: str, inputs: int, outputs: int) -> Linear:
@@ -65,16 +67,22 @@ class Mamba2(nn.Module):
         norm: Norm | None,
         residual: Tensor | None,
         kept: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """See `Attention.forward`; states take in the certain rows."""
         gate, xbc, dt = self.in_proj(x, norm=norm).split(self.sizes, dim=1)
         y = self._walk(gate, xbc, dt, cache, rows.walk())
         if kept is not None:
             y, residual = y[kept], None if residual is None else residual[kept]
-        if self.groups == 1:
-            out: Tensor = self.out_proj(y, norm=self.norm, residual=residual)
+        in_product: Norm | None = None
+        if self.norm_over_ranks:
+            assert ranks is not None, "it is a rank's"
+            y = self.norm.scaled(y, ranks.mean_square(y))
+        elif self.groups > 1:
+            y = self._norm_groups(y)
         else:
-            out = self.out_proj(self._norm_groups(y), residual=residual)
+            in_product = self.norm
+        out: Tensor = self.out_proj(y, norm=in_product, residual=residual)
         return out
 
     def replay(self, state_slots: Tensor, rows: Tensor, row_start: Tensor, cache: Cache) -> None:
