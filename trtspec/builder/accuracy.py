@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -28,6 +31,7 @@ from trtspec.models.linear import Linear
 from trtspec.models.rows import Caches, PackedRows, Rows
 from trtspec.models.state_rows import StateRows
 from trtspec.ops import native as native  # registers the custom ops
+from trtspec.ops.collectives import RankGroup
 
 NUM_TOKENS = 128
 NUM_CACHED = 2000
@@ -52,11 +56,13 @@ for the morning.
 '''
 
 
-def rounding_report(module: nn.Module) -> str:
-    """How far the rounded weights of a loaded network are from its checkpoint's, in one line: root
-    mean squares of the difference over that of the weights."""
-    kinds = (Linear, ExpertLinear, Embedding)
-    layers = {n: m.rounding for n, m in module.named_modules() if isinstance(m, kinds)}
+def rounding_report(*parts: nn.Module) -> str:
+    """How far the rounded weights of a loaded network, or of what all ranks have of one, are from
+    its checkpoint's, in one line: root mean squares of the difference over that of the weights."""
+    layers: dict[str, Rounding] = {}
+    for name, module in chain.from_iterable(part.named_modules() for part in parts):
+        if isinstance(module, (Linear, ExpertLinear, Embedding)):
+            layers[name] = layers.get(name, Rounding()) + module.rounding
     layers = {name: rounding for name, rounding in layers.items() if rounding.weight}
     if not layers:
         return "none of its own"
@@ -72,17 +78,17 @@ def rounding_report(module: nn.Module) -> str:
 
 def text_report(
     engine: EngineConfig,
-    quantized: CausalLM,
+    quantized: Sequence[CausalLM],
     checkpoint: Checkpoint,
     floats: Path | None = None,
     tokenizer: Path | None = None,
 ) -> str:
     """What rounding does to the target's next-token probabilities, in one line. The same ids run
-    through the target with rounded weights and with the checkpoint's own, on the modules that
-    engines are compiled from. ``floats``: the checkpoint that this one was quantised from, to
-    compare with in its place, and with what plain rounding makes of it. ``tokenizer``: where it is,
-    if not with the checkpoint."""
-    size = matrix_bytes(CausalLM.matrices(engine.target), IN_PANELS, built_dtype(engine))
+    through the target with rounded weights (``quantized``, see `of_ranks`) and with the
+    checkpoint's own, on the modules that engines are compiled from. ``floats``: the checkpoint that
+    this one was quantised from, to compare with in its place, and with what plain rounding makes of
+    it. ``tokenizer``: where it is, if not with the checkpoint."""
+    size = matrix_bytes(CausalLM.matrices(checkpoint.config), IN_PANELS, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
             f"effect on its probabilities not measured: {size / 2**30:.1f} GiB of float weights "
@@ -92,10 +98,10 @@ def text_report(
     source = checkpoint if floats is None else load_target(floats)
     # Rows turn by the engine's tables, which its length decides.
     config = replace(source.config, ropes=engine.target.ropes)
-    exact = CausalLM(config if floats else engine.target, dtype, engine.capture_layers)
+    exact = CausalLM(config if floats else checkpoint.config, dtype, engine.capture_layers)
     exact.load_weights(source)
     ids, what = fixed_ids(tokenizer or checkpoint.path, engine.target)
-    ours, theirs = (log_probabilities(model, ids) for model in (quantized, exact))
+    ours, theirs = of_ranks(quantized, ids), log_probabilities(exact, ids)
     stored = engine.target.storage if floats is None else None
     against = f"{stored.name} weights as floats" if stored else "float weights"
     said = f"against {against}, over {len(ids)} {what}, {_distance(theirs, ours)}"
@@ -114,33 +120,32 @@ def text_report(
     )
 
 
-def draft_report(engine: EngineConfig, rounded: CausalLM, found: DraftCheckpoint) -> str:
-    """How often a language model that drafts proposes with its rounded weights what it would with
-    those of its checkpoint, in one line: what that costs in accepted drafts, and in nothing
-    else."""
+def draft_report(engine: EngineConfig, rounded: Sequence[CausalLM], found: DraftCheckpoint) -> str:
+    """How often a language model that drafts proposes with its rounded weights (see `of_ranks`)
+    what it would with those of its checkpoint, in one line: what that costs in accepted drafts, and
+    in nothing else."""
     dtype = built_dtype(engine)
     size = matrix_bytes(CausalLM.matrices(found.config), IN_PANELS, dtype)
     if size > MAX_COMPARED_BYTES:
         return f"not compared: {size / 2**30:.1f} GiB of float weights are too many to load"
-    exact = CausalLM(replace(found.config, ropes=rounded.config.ropes), dtype)
+    exact = CausalLM(replace(found.config, ropes=rounded[0].config.ropes), dtype)
     exact.load_weights(found)
     ids, what = fixed_ids(found.path, found.config)
-    ours, theirs = (log_probabilities(model, ids) for model in (rounded, exact))
+    ours, theirs = of_ranks(rounded, ids), log_probabilities(exact, ids)
     said = f"over {len(ids)} {what}, {_distance(theirs, ours)} as its checkpoint's weights say"
-    if rounded.token_map is not None:
-        share = torch.isin(ids, rounded.token_map).double().mean()
-        said += f"; {share:.1%} of them are among the {len(rounded.token_map)} that it proposes"
+    proposed = rounded[0].token_map
+    if proposed is not None:
+        share = torch.isin(ids, proposed).double().mean()
+        said += f"; {share:.1%} of them are among the {len(proposed)} that it proposes"
     return said
 
 
-def cache_report(
-    engine: EngineConfig, target: CausalLM, model: ModelConfig, tokenizer: Path
-) -> str:
-    """What K/V of 8 bits does to the target's next-token probabilities, in one line. The same ids
-    run through the same weights over both kinds of caches."""
-    ids, what = fixed_ids(tokenizer, model, NUM_CACHED)
-    floats = replace(model, layers=engine.target.with_caches(None).layers)
-    ours, theirs = (log_probabilities(target, ids, kept) for kept in (target.config, floats))
+def cache_report(engine: EngineConfig, target: Sequence[CausalLM], tokenizer: Path) -> str:
+    """What K/V of 8 bits does to the next-token probabilities of the target (see `of_ranks`), in
+    one line. The same ids run through the same weights over both kinds of caches."""
+    own, floats = engine.target, engine.target.with_caches(None)
+    ids, what = fixed_ids(tokenizer, own, NUM_CACHED)
+    ours, theirs = (of_ranks(target, ids, kept) for kept in (own, floats))
     return f"against {engine.build.dtype}, over {len(ids)} {what}, {_distance(theirs, ours)}"
 
 
@@ -185,6 +190,31 @@ def log_probabilities(model: CausalLM, ids: Tensor, kept: ModelConfig | None = N
     rows, caches = whole_texts(model, [len(ids)], kept)
     logits = model(ids, rows, torch.arange(len(ids)), caches)[0]
     return torch.log_softmax(logits.double(), dim=-1)
+
+
+def of_ranks(parts: Sequence[CausalLM], ids: Tensor, kept: ModelConfig | None = None) -> Tensor:
+    """`log_probabilities` of a network, or of what all ranks have of one: they are threads here."""
+    if len(parts) == 1:
+        return log_probabilities(parts[0], ids, kept)
+    memory = os.memfd_create("trtspec-ranks")
+    os.ftruncate(memory, RankGroup.memory_bytes(len(parts)))
+    groups = [RankGroup(memory, rank, len(parts)) for rank in range(len(parts))]
+    os.close(memory)
+
+    def run(part: CausalLM, group: RankGroup) -> Tensor:
+        assert part.ranks is not None, "it is split"
+        part.ranks.group.copy_(group.tensor)
+        try:
+            return log_probabilities(part, ids, kept)
+        except BaseException:
+            group.end()  # the others would wait
+            raise
+        finally:
+            part.ranks.group.zero_()
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        found, *_ = list(pool.map(run, parts, groups))
+    return found
 
 
 def whole_texts(

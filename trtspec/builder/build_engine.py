@@ -109,51 +109,43 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
     if engine.build.kv_cache_dtype == EIGHT_BITS:
         config = config.with_caches(EIGHT_BITS)
     checkpoint = replace(checkpoint, config=config)
-    if engine.target.ranks > 1:
-        _write_ranks(engine, checkpoint, folder)
-    else:
-        _write_target(plan, checkpoint, folder / TARGET)
+    _write_target(plan, checkpoint, folder / TARGET)
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):
         (folder / draft.folder).mkdir()
         with progress(f"pack weights of the {draft.folder}"):
             _write_draft(plan, draft, found, checkpoint, folder / draft.folder)
 
 
-def _write_ranks(engine: EngineConfig, checkpoint: Checkpoint, folder: Path) -> None:
-    """Pack what each rank has of the target, one rank at a time. What rounding costs is not told:
-    that would take them all."""
-    ranks, kept = engine.target.ranks, engine.formats_of()
-    for rank in range(ranks):
-        with progress(f"pack weights of rank {rank} of {ranks}"):
-            target = target_module(engine)
-            target.load_weights(RankWeights(checkpoint, engine.target, rank))
-            _save(target.state_dict(), rank_weights(folder, rank))
-        if kept.is_rounded:
-            logger.info("%s weights of rank %d: %s", kept.name, rank, rounding_report(target))
-
-
 def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None:
     """Pack the target's weights, or copy what was packed for another engine, and say what rounding
     costs."""
     engine, key = plan.engine, packed_key(plan)
-    kept = engine.formats_of()
+    kept, ranks = engine.formats_of(), engine.target.ranks
     said = recall_lines(key) if kept.is_rounded else []
-    source = None if said is None else copy_packed(key, folder / WEIGHTS_NAME)
+    copies = said is not None and ranks == 1
+    source = copy_packed(key, folder / WEIGHTS_NAME) if copies else None
     if source is not None:
         logger.info("pack weights of the target: those of %s are the same", source)
     else:
-        with progress("pack weights of the target"):
-            target = target_module(engine)
-            target.load_weights(checkpoint)
-            _save(target.state_dict(), folder / WEIGHTS_NAME)
-        if engine.build.kv_cache_dtype == EIGHT_BITS:
+        has_eight_bits = engine.build.kv_cache_dtype == EIGHT_BITS
+        parts: list[CausalLM] = []
+        for rank in range(ranks):
+            of_rank = f", rank {rank} of {ranks}" if ranks > 1 else ""
+            with progress(f"pack weights of the target{of_rank}"):
+                target = target_module(engine)
+                split = RankWeights(checkpoint, engine.target, rank) if ranks > 1 else checkpoint
+                target.load_weights(split)
+                _save(target.state_dict(), rank_weights(folder, rank))
+            if said is None or has_eight_bits:  # else one at a time is held
+                parts.append(target)
+        if has_eight_bits:
             with progress(f"compare {EIGHT_BITS} K/V with {engine.build.dtype}"):
-                lost = cache_report(engine, target, checkpoint.config, plan.tokenizer_dir)
+                lost = cache_report(engine, parts, plan.tokenizer_dir)
             logger.info("%s K/V of the target: %s", EIGHT_BITS, lost)
         if said is None:
             with progress(f"compare {kept.name} weights with floats"):
-                cost = text_report(engine, target, checkpoint, plan.floats, plan.tokenizer_dir)
-            said = [rounding_report(target), cost]
+                cost = text_report(engine, parts, checkpoint, plan.floats, plan.tokenizer_dir)
+            said = [rounding_report(*parts), cost]
             remember_lines(key, said)
     for line in said or ():
         logger.info("%s weights of the target: %s", kept.name, line)
@@ -181,25 +173,28 @@ def _write_draft(
     folder: Path,
 ) -> None:
     """Pack what a draft brings itself, and the constants of its tree."""
-    engine = plan.engine
+    engine, ranks = plan.engine, draft.network.ranks
     require_weights(found, target.path)
-    module = draft_module(engine, draft)
-    draft.kind.load(module, found, target.tensors)
+    parts = [draft_module(engine, draft) for _ in range(ranks)]
+    borrows_copies = engine.target.ranks > ranks
+    for rank, module in enumerate(parts):
+        split = RankWeights(found, found.config.sharded(ranks), rank) if ranks > 1 else found
+        draft.kind.load(module, split, target.tensors)
+        state = whole_state(module, target.tensors) if borrows_copies else own_state(module)
+        _save({**state, **draft_constants(draft)}, rank_weights(folder, rank))
     kept = engine.formats_of(draft)
     if kept.is_rounded:
-        logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(module))
-    if draft.weights is not None and kept.layers.is_rounded and isinstance(module, CausalLM):
+        logger.info("%s weights of the %s: %s", kept.name, draft.folder, rounding_report(*parts))
+    models = [module for module in parts if isinstance(module, CausalLM)]
+    if draft.weights is not None and kept.layers.is_rounded and models:
         key = packed_key(plan, draft)
         said = recall_lines(key)
         if said is None:
             with progress(f"compare {kept.layers.name} weights of the {draft.folder}"):
-                said = [draft_report(engine, module, found)]
+                said = [draft_report(engine, models, found)]
             remember_lines(key, said)
         for line in said:
             logger.info("drafts of the %s: %s", draft.folder, line)
-    split = engine.target.ranks > 1
-    state = whole_state(module, target.tensors) if split else own_state(module)
-    _save({**state, **draft_constants(draft)}, folder / WEIGHTS_NAME)
 
 
 def _save(state: Mapping[str, Tensor], file: Path) -> None:

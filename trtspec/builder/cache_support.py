@@ -37,11 +37,12 @@ def require_target_caches(
     layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
 ) -> None:
     """ConfigError where a draft reads K/V of the target's that no other network can read."""
-    if layers and build.tensor_parallel_size > 1:
+    ranks = build.tensor_parallel_size
+    if layers and (speculative.draft_tensor_parallel_size or 1) < ranks:
         raise ConfigError(
             f"method {speculative.method!r} reads the target's K/V, of which each rank of "
-            f"tensor_parallel_size {build.tensor_parallel_size} has a part; choose another method, "
-            "or leave tensor_parallel_size out"
+            f"tensor_parallel_size {ranks} has a part; split the draft, too "
+            f"(draft_tensor_parallel_size {ranks}), or leave tensor_parallel_size out"
         )
     if layers and not backend_named(build.backend).runs_ops:
         raise ConfigError(

@@ -91,6 +91,7 @@ def check_engine_draft(
     require_passes(speculative, engine)
     require_window(speculative, draft, engine)
     speculative.check_network(draft.network)
+    require_ranks(speculative, draft)
     speculative.weights.check_built(draft.weights)
     model = str(speculative.speculative_model)
     is_own = model in (OWN_DRAFT, OWN_MODULES, draft.folder)
@@ -141,6 +142,16 @@ def require_window(
         raise ConfigError(
             f"{asked}: backend {engine.build.backend} keeps K/V in slots, of which no rows are let "
             "go; leave it out, or build the engine with another backend"
+        )
+
+
+def require_ranks(speculative: TreeDecodingConfig, draft: EngineDraft) -> None:
+    """ConfigError for a draft that was built for another number of ranks than is asked for."""
+    asked, built = speculative.draft_tensor_parallel_size, draft.network.ranks
+    if asked not in (None, built):
+        raise ConfigError(
+            f"draft_tensor_parallel_size={asked} was asked for, the draft was built for {built}; "
+            "leave it out or rebuild the engine"
         )
 
 

@@ -34,7 +34,7 @@ from trtspec.builder.pair import (
     require_window,
     whole_fingerprint,
 )
-from trtspec.builder.ranks import rank_lines, split
+from trtspec.builder.ranks import rank_lines, split, split_draft
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, code_in, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
@@ -342,6 +342,7 @@ def _plan_draft(
         require_blocks(network.decoder)
     require_draft_states(network, speculative, build)
     require_target_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
+    network = split_draft(network, speculative, build)
     assert build.max_seq_len is not None, "a resolved build says it"
     network = _for_length(network, build.max_seq_len)
     return EngineDraft(network, SpeculationContract.of(speculative), folder), choice

@@ -8,7 +8,9 @@ import torch
 
 from trtspec.backends.registry import backend_named
 from trtspec.config.build_config import BuildConfig
+from trtspec.config.draft import DraftConfig
 from trtspec.config.model import ModelConfig
+from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
 from trtspec.engine.weight_formats import target_formats
 from trtspec.errors import ConfigError
@@ -39,6 +41,25 @@ def split(target: ModelConfig, build: BuildConfig) -> ModelConfig:
             "choose another, such as the default one"
         )
     return target.sharded(ranks, build.enable_expert_parallel)
+
+
+def split_draft(
+    network: DraftConfig, speculative: TreeDecodingConfig, build: BuildConfig
+) -> DraftConfig:
+    """What a rank has of a draft: all of it, or as much as of its target.
+
+    Raises:
+        ConfigError: another number of ranks was asked for; or see `DraftConfig.sharded`.
+    """
+    asked, ranks = speculative.draft_tensor_parallel_size or 1, build.tensor_parallel_size
+    if asked == 1:
+        return network
+    if asked != ranks:
+        raise ConfigError(
+            f"draft_tensor_parallel_size is {asked}, tensor_parallel_size {ranks}: a draft is "
+            f"split over all ranks of its target, or runs on the first; write {ranks} or 1"
+        )
+    return network.sharded(ranks)
 
 
 def rank_lines(whole: ModelConfig, own: ModelConfig, build: BuildConfig) -> list[str]:

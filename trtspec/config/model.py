@@ -95,14 +95,13 @@ class ModelConfig:
 
     @property
     def embedding_rows(self) -> int:
-        """Embedding rows of one rank. The last rank fills up its share by repeating its last
-        row."""
-        return -(-self.vocab_size // self.ranks)
+        """Rows of the embedding of one rank, see `rows_of_rank`."""
+        return rows_of_rank(self.vocab_size, self.ranks)
 
     @property
     def head_rows(self) -> int:
-        """Head rows of one rank; see `embedding_rows`."""
-        return -(-self.draft_vocab_size // self.ranks)
+        """Rows of the head of one rank, see `rows_of_rank`."""
+        return rows_of_rank(self.draft_vocab_size, self.ranks)
 
     @property
     def maps_tokens(self) -> bool:
@@ -121,6 +120,11 @@ class ModelConfig:
     def decoder(self) -> ModelConfig:
         """The shape of its layers: the config itself."""
         return self
+
+    @property
+    def decoders(self) -> Mapping[str, ModelConfig]:
+        """See `DraftConfig.decoders`."""
+        return {"": self}
 
     def for_steps(self, num_steps: int) -> ModelConfig:
         """The config itself: a language model drafts to any depth."""
@@ -170,3 +174,9 @@ class ModelConfig:
         """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
         unknown key."""
         return from_dict(cls, data)
+
+
+def rows_of_rank(rows: int, ranks: int) -> int:
+    """Of a matrix with so many rows, one for each token, those of one rank. Where they are too many
+    for the last rank, it has its last one several times."""
+    return -(-rows // ranks)

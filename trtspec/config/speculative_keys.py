@@ -25,6 +25,7 @@ TREE_ALIASES: Mapping[str, str] = {
     "speculative_draft_window_size": "draft_window",
     "draft_window_size": "draft_window",
     "speculative_draft_sink_size": "draft_sinks",
+    "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size",
 }
 MODEL_ALIASES: Mapping[str, str] = {
     "model": "speculative_model",
@@ -44,7 +45,6 @@ FIXED_LENGTH = (
     "the draft length is fixed when the engine is built; adaptive=True verifies fewer drafts, or "
     "none, where that is faster"
 )
-ONE_RANK = "a draft runs on the first rank alone; leave it out or give 1"
 OWN_WEIGHTS = (
     "leave it out: a quantised checkpoint says itself how, and in how many bits a draft with a "
     "network keeps its weights is said by "
@@ -87,10 +87,6 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
     "tensor_parallel_size": Foreign(
         "it is not a speculative option; pass `draft_tensor_parallel_size` instead", ()
     ),
-    **dict.fromkeys(
-        ("draft_tensor_parallel_size", "speculative_draft_tensor_parallel_size"),
-        Foreign(ONE_RANK, (None, 1)),
-    ),
     # Both say how vLLM runs a draft: nothing here is padded, and there is one way to run.
     "enforce_eager": Foreign("it must be true or false", any_bool),
     "disable_padded_drafter_batch": Foreign("it must be true or false", any_bool),
@@ -101,7 +97,10 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
         "leave it out here"
     ),
     "use_heterogeneous_vocab": Foreign("draft and target must share one vocabulary"),
-    "use_local_argmax_reduction": Foreign(ONE_RANK),
+    "use_local_argmax_reduction": Foreign(
+        "logits of a split draft's head are gathered, so that drafts may be trees and samples; "
+        "leave it out"
+    ),
     **dict.fromkeys(
         (
             *("quantization", "speculative_model_quantization"),
@@ -188,6 +187,10 @@ COMMON_FOREIGN: Mapping[str, Foreign] = {
             *("speculative_draft_window_size", "speculative_draft_sink_size"),
         ),
         Foreign("no network drafts here whose attention could see less", (None,)),
+    ),
+    **dict.fromkeys(
+        ("draft_tensor_parallel_size", "speculative_draft_tensor_parallel_size"),
+        Foreign("no network drafts here that could be split; leave it out or give 1", (None, 1)),
     ),
     "eagle_choices": Foreign(f"static trees belong to {_EAGLE}, and to pard", (None,)),
     "medusa_choices": Foreign(f"write the paths as eagle_choices, with {_EAGLE}", (None,)),

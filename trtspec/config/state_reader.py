@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
 
+from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.kv import CacheDtype
 from trtspec.config.model import ModelConfig
 from trtspec.errors import ConfigError
@@ -32,6 +34,22 @@ class StateReader:
     def with_caches(self, dtype: CacheDtype | None) -> Self:
         """See `ModelConfig.with_caches`."""
         return replace(self, decoder=self.decoder.with_caches(dtype))  # type: ignore[type-var]
+
+    @property
+    def ranks(self) -> int:
+        """See `DraftConfig.ranks`."""
+        return self.decoder.ranks
+
+    @property
+    def decoders(self) -> Mapping[str, ModelConfig]:
+        """See `DraftConfig.decoders`."""
+        head = HeadSpec(rows=self.draft_vocab_size)
+        return {"": replace(self.decoder, head=head)}
+
+    def sharded(self, ranks: int) -> Self:
+        """See `ModelConfig.sharded`: its layers, embedding and head; each rank projects states
+        whole."""
+        return replace(self, decoder=self.decoder.sharded(ranks))  # type: ignore[type-var]
 
     @property
     def maps_tokens(self) -> bool:

@@ -41,10 +41,13 @@ class TreeDecodingConfig(DecodingConfig):
     MB gets 4 bits, its head too; any other draft keeps its weights, or has them in the target's
     format. A head without a dtype of its own follows the other layers, if these have one.
 
-    draft_window: newest tokens that the draft's attention sees, besides the first draft_sinks
-    tokens of a text, both in whole blocks; its cache releases the blocks between (also
-    `speculative_draft_window_size`, `speculative_draft_sink_size`). None: it sees everything. It
-    can be set for an engine that is already built.
+    draft_window: newest tokens that the draft's attention sees, beside the first draft_sinks of a
+    text, both in whole blocks; its cache lets go of what lies between (also
+    `speculative_draft_window_size`, `speculative_draft_sink_size`). None: it sees all. It may be
+    asked for of an engine that is built already.
+
+    draft_tensor_parallel_size: processes that the draft is split over: 1 (None), the first of the
+    target's, or all of them.
     """
 
     draft_method: ClassVar[str | None] = None
@@ -71,6 +74,7 @@ class TreeDecodingConfig(DecodingConfig):
     activation_dtype: str = AUTO
     draft_window: int | None = None
     draft_sinks: int = 4
+    draft_tensor_parallel_size: int | None = None
 
     def __post_init__(self) -> None:
         model = str(self.speculative_model)

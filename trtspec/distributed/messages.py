@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import select
 import socket
@@ -10,14 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 _LENGTH = 8  # bytes that say how many follow
 
 
 class Channel:
-    """One end of a pair of sockets. Values are tuples of plain values and of tensors of a CPU, of
-    dtypes that numpy has."""
+    """One end of a pair of sockets. Values are what pickle takes; tensors arrive on the CPU."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -39,14 +38,16 @@ class Channel:
 
     def send(self, value: Any) -> None:
         """OSError: the other end is gone."""
-        plain = pytree.tree_map(_as_array, value)
-        data = pickle.dumps(plain, protocol=pickle.HIGHEST_PROTOCOL)
-        self._end.sendall(len(data).to_bytes(_LENGTH, "little") + data)
+        data = io.BytesIO()
+        _Pickler(data, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        length = data.tell().to_bytes(_LENGTH, "little")
+        self._end.sendall(length)
+        self._end.sendall(data.getbuffer())
 
     def receive(self) -> Any:
         """The next value; EOFError: the other end is gone."""
         data = self._read(int.from_bytes(self._read(_LENGTH), "little"))
-        return pytree.tree_map(_as_tensor, pickle.loads(data))
+        return pickle.loads(data)
 
     def has_ended(self, within: float | None = None) -> bool:
         """Whether the other end is gone within so many seconds, whatever comes in meanwhile; None:
@@ -74,9 +75,17 @@ class Channel:
         return bytes(data)
 
 
-def _as_array(value: Any) -> Any:
-    return value.numpy() if isinstance(value, Tensor) else value
+class _Pickler(pickle.Pickler):
+    """Tensors as arrays of numpy: torch's own way takes ten times as long for small ones."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        plain = value.detach().cpu()
+        if plain.dtype == torch.bfloat16:  # numpy has none
+            return _bfloat16, (plain.view(torch.int16).numpy(),)
+        return torch.from_numpy, (plain.numpy(),)
 
 
-def _as_tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if hasattr(value, "__array_interface__") else value
+def _bfloat16(bits: Any) -> Tensor:
+    return torch.from_numpy(bits).view(torch.bfloat16)

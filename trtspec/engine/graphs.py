@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -107,8 +108,10 @@ def target_module(engine: EngineConfig) -> CausalLM:
 
 def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
     """A draft with uninitialised weights, on torch's default device."""
-    make = draft.kind.module
-    return make(draft.network, engine.target, built_dtype(engine), engine.formats_of(draft))
+    make, target = draft.kind.module, engine.target
+    if draft.network.ranks == 1:  # it borrows all rows of the vocabulary
+        target = replace(target, ranks=1)
+    return make(draft.network, target, built_dtype(engine), engine.formats_of(draft))
 
 
 def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:
@@ -124,7 +127,7 @@ def own_state(module: nn.Module) -> dict[str, Tensor]:
 
 def whole_state(module: nn.Module, target: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same with copies of what it borrows, of the target checkpoint's tensors: where the target
-    is split over ranks, none of them has it."""
+    alone is split over ranks, none of them has it."""
     for part in module.modules():
         if isinstance(part, TargetParts):
             part.load(target)

@@ -58,17 +58,17 @@ def open_sessions(
 ) -> OpenSessions:
     """The target of an engine folder and the given ``drafts`` of it, in their order. What drafts
     borrow of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
-    ``read``: in place of the folder's weight files. ``group``: of a target that is split over
-    ranks, of which this process is one.
+    ``read``: in place of the folder's weight files. ``group``: of a target, and of drafts, that are
+    split over ranks, of which this process is one.
 
     Raises:
         EngineError: weights or artifacts are missing, damaged or do not fit.
     """
     names = (TARGET, *(draft.folder for draft in drafts))
     if read is None:
-        files = {name: folder / name / WEIGHTS_NAME for name in names}
-        if group is not None:
-            files[TARGET] = rank_weights(folder, group.rank)
+        split = {TARGET, *(draft.folder for draft in drafts if draft.network.ranks > 1)}
+        rank = 0 if group is None else group.rank
+        files = {name: rank_weights(folder / name, rank * (name in split)) for name in names}
         for name, file in files.items():
             check_weights(file, engine.weights.get(name, {}))
         read = partial(_read_file, files)
@@ -77,7 +77,8 @@ def open_sessions(
     home = "cpu" if engine.backend.keeps_weights else engine.build.device
     weights, *own = (read(name, home) for name in names)
     if group is not None:
-        weights[GROUP] = group.tensor
+        for tensors in (weights, *own):
+            tensors.update((name, group.tensor) for name in tensors if name.endswith(GROUP))
     shape = engine_shape(engine)
     graphs = engine.backend.open(folder, shape, shape.target, weights, graph_batches)
     opened = (
@@ -87,10 +88,9 @@ def open_sessions(
     return OpenSessions(graphs[MODEL], graphs.get(REPLAY), tuple(opened))
 
 
-def rank_weights(folder: Path, rank: int) -> Path:
-    """The file of the weights that a rank has of the target."""
-    name = f"rank{rank}-{WEIGHTS_NAME}" if rank else WEIGHTS_NAME
-    return folder / TARGET / name
+def rank_weights(network: Path, rank: int) -> Path:
+    """The file of the weights that a rank has of the network in a folder."""
+    return network / (f"rank{rank}-{WEIGHTS_NAME}" if rank else WEIGHTS_NAME)
 
 
 def _read_file(files: Mapping[str, Path], name: str, device: str) -> dict[str, Tensor]:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 import torch
 
 from trtspec.config.model import ModelConfig
+from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import built_dtype
 from trtspec.executor.engines.kv_tensors import KVTensors
+from trtspec.models.layer_facts import cache_places
 from trtspec.ops.kv_cache import KVCache
 
 
@@ -32,3 +34,15 @@ class CacheSizes(NamedTuple):
         place = engine.layout, blocks, torch.device(engine.build.device)
         dtype = built_dtype(engine)
         return KVTensors.new(network, dtype, *place, num_states=states, num_rows=rows)
+
+
+def draft_tensors(
+    engine: EngineConfig, draft: EngineDraft, target: KVTensors, sizes: CacheSizes | None
+) -> KVTensors | None:
+    """The K/V that a draft's calls are given: its own, of these ``sizes``, or some of the
+    target's."""
+    if sizes is not None and draft.network.decoder is not None:
+        return sizes.caches(engine, draft.network.decoder)
+    places = cache_places(engine.target)
+    read = [places[layer] for layer in draft.target_layers]
+    return target.part(read) if read else None

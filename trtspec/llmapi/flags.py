@@ -124,6 +124,12 @@ def draft_flags() -> list[Row]:
             _INT,
         ),
         (
+            "--draft_tensor_parallel_size --speculative_draft_tensor_parallel_size",
+            "draft_tensor_parallel_size",
+            "processes that a draft is split over: 1 (default), or as many as its target",
+            _INT,
+        ),
+        (
             "--draft_p_min --spec_draft_p_min --p_min",
             "p_min",
             "least probability that a draft model gives a token behind the one before it; below it "

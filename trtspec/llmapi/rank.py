@@ -1,12 +1,12 @@
 """A rank other than the first: ``python -m trtspec.llmapi.rank``, started by `Followers`.
 
-Arguments: those that `Follower.of` reads, and the engine folder.
+Its arguments: what `Follower.of` reads, the engine folder, and the folders in it of split drafts.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +15,68 @@ from torch import Tensor
 
 from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
+from trtspec.backends.shape import TARGET
 from trtspec.distributed.cores import keep_to_share
 from trtspec.distributed.follower import Follower
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import open_sessions
-from trtspec.executor.schedule.led_caches import COMPACT, COPY_STATES
-from trtspec.llmapi.cache_sizes import CacheSizes
+from trtspec.executor.engines.kv_tensors import KVTensors
+from trtspec.executor.schedule.led_caches import COMPACT, COPY_STATES, call_name
+from trtspec.llmapi.cache_sizes import CacheSizes, draft_tensors
 from trtspec.ops.collectives import all_reduce
 from trtspec.ops.threads import take_threads
 
 RANK_PROGRAM = "trtspec.llmapi.rank"
 OPEN = "open"
-"""The message that tells a rank how to allocate its caches."""
+"""What a rank knows the making of a network's caches by."""
 
 
 class Rank:
-    """A rank's sessions of the target, over its own caches."""
+    """The sessions of a rank, of the target and of drafts that are split as well, over caches of
+    its own."""
 
-    def __init__(self, folder: Path, follower: Follower) -> None:
-        self._engine = EngineConfig.read(folder)
-        opened = open_sessions(folder, self._engine, (), group=follower.group)
-        sessions = {MODEL: opened.target, REPLAY: opened.replay}
-        moves = {name: self._move_of(name) for name in (COMPACT, COPY_STATES)}
-        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open, **moves}
-        for name, session in sessions.items():
-            if session is not None:
-                self.calls[name] = self._call_of(session)
+    def __init__(self, folder: Path, drafts: Sequence[str], follower: Follower) -> None:
+        self._engine = engine = EngineConfig.read(folder)
+        self._drafts = {each.folder: each for each in engine.drafts if each.folder in drafts}
+        self._caches: dict[str, KVTensors] = {}
+        opened = open_sessions(folder, engine, [*self._drafts.values()], group=follower.group)
+        sessions = {TARGET: {MODEL: opened.target}}
+        if opened.replay is not None:
+            sessions[TARGET][REPLAY] = opened.replay
+        sessions |= {draft.plan.folder: draft.sessions for draft in opened.drafts}
+        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open}
+        for network, graphs in sessions.items():
+            for name, session in graphs.items():
+                self.calls[call_name(network, name)] = self._call_of(network, session)
+            for name in (COMPACT, COPY_STATES):
+                self.calls[call_name(network, name)] = self._move_of(network, name)
 
-    def _open(self, sizes: CacheSizes) -> None:
-        self._caches = sizes.caches(self._engine, self._engine.target)
+    def _open(self, given: tuple[str, CacheSizes | None]) -> None:
+        """``given``: a network, and what its own caches have room for; the target comes first."""
+        network, sizes = given
+        if network == TARGET:
+            assert sizes is not None, "a target has caches"
+            self._caches[network] = sizes.caches(self._engine, self._engine.target)
+            return
+        draft, target = self._drafts[network], self._caches[TARGET]
+        found = draft_tensors(self._engine, draft, target, sizes)
+        assert found is not None, "a draft that is split reads K/V"
+        self._caches[network] = found
 
-    def _call_of(self, session: Session) -> Callable[[EngineInputs], object]:
-        return lambda inputs: session.run(inputs._replace(caches=self._caches.all))
+    def _call_of(self, network: str, session: Session) -> Callable[[EngineInputs], object]:
+        return lambda inputs: session.run(inputs._replace(caches=self._caches[network].all))
 
-    def _move_of(self, name: str) -> Callable[[tuple[Tensor, Tensor]], object]:
-        return lambda slots: getattr(self._caches, name)(*slots)
+    def _move_of(self, network: str, name: str) -> Callable[[tuple[Tensor, Tensor]], object]:
+        return lambda slots: getattr(self._caches[network], name)(*slots)
 
 
-def main(numbers: str, folder: str) -> int:
-    """Returns 1 after a failure, which rank 0 is told about."""
+def main(numbers: str, folder: str, *drafts: str) -> int:
+    """1 where something failed, of which rank 0 is told."""
     follower = Follower.of(numbers)
     keep_to_share(follower.group.rank, follower.group.ranks)
     try:
-        rank = Rank(Path(folder), follower)
+        rank = Rank(Path(folder), drafts, follower)
         all_reduce(torch.zeros(1), follower.group.tensor)  # `Followers.meet`
         take_threads(follower.group.ranks)
         follower.follow(rank.calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.session import Session
+from trtspec.backends.shape import TARGET
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import KvCacheConfig
@@ -32,19 +33,18 @@ from trtspec.executor.engines.pass_rollout import PassRollout
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.schedule.led_caches import LedCaches
+from trtspec.executor.schedule.led_caches import LedCaches, call_name
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Order, Scheduler
 from trtspec.executor.step.acceptance_rule import AcceptanceRule
 from trtspec.executor.step.drafter import DraftCacheNeeds, Drafter, DrafterNeeds, NoDrafter
 from trtspec.executor.step.simulation import SimulatedAcceptance
 from trtspec.executor.step.typical import TypicalAcceptance
-from trtspec.llmapi.cache_sizes import CacheSizes
+from trtspec.llmapi.cache_sizes import CacheSizes, draft_tensors
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.rank import OPEN, RANK_PROGRAM
 from trtspec.llmapi.resources import open_resources
 from trtspec.log import logger
-from trtspec.models.layer_facts import cache_places
 from trtspec.ops.kv_cache import KVCache
 from trtspec.speculative.base import Steps
 from trtspec.speculative.draft_kind import DRAFT_MODEL, DRAFT_PASS, DRAFT_ROLLOUT, DRAFT_STEP
@@ -100,7 +100,7 @@ def open_runtime(
             could not open its part.
     """
     with ExitStack() as undo:
-        followers = _followers(folder, engine)
+        followers = _followers(folder, engine, drafts)
         if followers is not None:
             undo.callback(followers.close)
         needs = _needs(engine, drafts, speculation)
@@ -118,7 +118,15 @@ def open_runtime(
         caches = iter(resources.draft_caches)
         batch = limits.max_batch_size
         runtimes = tuple(
-            _draft(engine, draft, target, caches, batch, padding) for draft in sessions.drafts
+            _draft(
+                engine,
+                draft,
+                target,
+                next(caches) if draft.plan.has_cache else None,
+                padding,
+                followers if draft.plan.network.ranks > 1 else None,
+            )
+            for draft in sessions.drafts
         )
         if engine.build.device == "cuda":
             _capture_graphs([target, *(draft.engine for draft in runtimes)], padding.drafts)
@@ -139,10 +147,12 @@ def open_runtime(
         return Runtime(executor, target, runtimes, followers)
 
 
-def _followers(folder: Path, engine: EngineConfig) -> Followers | None:
-    """The other ranks of a split target."""
-    ranks = engine.target.ranks
-    return Followers(RANK_PROGRAM, ranks, [str(folder)]) if ranks > 1 else None
+def _followers(
+    folder: Path, engine: EngineConfig, drafts: Sequence[EngineDraft]
+) -> Followers | None:
+    """The other ranks of a target that is split, and of those drafts that are, too."""
+    ranks, split = engine.target.ranks, (each.folder for each in drafts if each.network.ranks > 1)
+    return Followers(RANK_PROGRAM, ranks, [str(folder), *split]) if ranks > 1 else None
 
 
 def _needs(
@@ -207,16 +217,29 @@ def _target(
         pass_bytes=engine.pass_bytes(),
         verifies=verifies(engine),
     )
-    model, replay = _with_graphs(sessions.target, engine, buckets), sessions.replay
+    graphs = {MODEL: _with_graphs(sessions.target, engine, buckets)}
+    if sessions.replay is not None:
+        graphs[REPLAY] = sessions.replay
     padded = [bucket.rows for bucket in buckets.all] if buckets else []
     sizes = CacheSizes.of(books, max([limits.max_num_tokens, *padded]))
     caches = sizes.caches(engine, engine.target)
     if followers is not None:
-        followers.tell(OPEN, sizes)
-        caches = LedCaches.of(caches, followers)
-        model = LedSession(MODEL, model, followers)
-        replay = None if replay is None else LedSession(REPLAY, replay, followers)
-    return ModelEngine(network, EngineSessions(model, replay), caches, buckets)
+        graphs = _led(TARGET, sizes, graphs, followers)
+        caches = LedCaches.of(caches, TARGET, followers)
+    own = EngineSessions(graphs[MODEL], graphs.get(REPLAY))
+    return ModelEngine(network, own, caches, buckets)
+
+
+def _led(
+    network: str, sizes: CacheSizes | None, graphs: Mapping[str, Session], followers: Followers
+) -> dict[str, Session]:
+    """The sessions of a network whose calls all ranks make, once each has its caches; ``sizes``: of
+    those that are the network's own."""
+    followers.tell(OPEN, (network, sizes))
+    return {
+        name: LedSession(call_name(network, name), session, followers)
+        for name, session in graphs.items()
+    }
 
 
 def _draft(
@@ -226,31 +249,17 @@ def _draft(
     caches: Iterator[DraftCache],
     max_batch_size: int,
     padding: _Padding,
+    followers: Followers | None,
 ) -> DraftRuntime:
-    """``caches``: the next one is the draft's, if it has one."""
-    cache = next(caches) if opened.plan.has_cache else None
-    network = opened.plan.network
-    tensors = _tensors(engine, opened.plan, target, cache, max_batch_size)
+    """``followers``: of a draft that is split as its target is."""
+    plan, sizes = opened.plan, None if cache is None else CacheSizes.of(cache.books)
+    tensors = draft_tensors(engine, plan, target.caches, sizes)
+    if followers is not None:
+        led = _led(plan.folder, sizes, opened.sessions, followers)
+        opened = replace(opened, sessions=led)
     made = _draft_engine(engine, opened, tensors, padding.drafts)
-    states, longest = engine.states_of(opened.plan), opened.plan.longest
-    return DraftRuntime(opened.plan.folder, network, made, cache, states, longest)
-
-
-def _tensors(
-    engine: EngineConfig,
-    draft: EngineDraft,
-    target: ModelEngine,
-    cache: DraftCache | None,
-    max_batch_size: int,
-) -> KVTensors | None:
-    """The K/V tensors for a draft's calls: its own, or the target's that it reads."""
-    if cache is not None and draft.network.decoder is not None:
-        scratch = draft.scratch_states(max_batch_size)
-        sizes = CacheSizes.of(cache.books, num_scratch=scratch)
-        return sizes.caches(engine, draft.network.decoder)
-    places = cache_places(engine.target)
-    read = [places[layer] for layer in draft.target_layers]
-    return target.caches.part(read) if read else None
+    states, longest = engine.states_of(plan), plan.longest
+    return DraftRuntime(plan.folder, plan.network, made, cache, states, longest)
 
 
 def _draft_engine(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from trtspec.config.draft import DraftConfig
 from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer_tensors import EMBEDDING, HEAD, model_tensors
 from trtspec.config.model import ModelConfig
@@ -22,9 +23,10 @@ from trtspec.config.storage import (
     ZERO_SUFFIX,
 )
 from trtspec.errors import CheckpointError
-from trtspec.models.causal_lm import WeightSource
 from trtspec.models.feed_forwards.experts import FIRST_EXPERT
-from trtspec.models.ranks import FIRST_ROW
+from trtspec.models.ranks import RANK
+
+C = TypeVar("C", bound=DraftConfig)
 
 _WEIGHT, _BIAS = ".weight", ".bias"
 _GROUPED = (SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX)
@@ -93,40 +95,55 @@ class _Cut:
         return torch.cat(parts, 1)
 
 
-class RankWeights:
-    """A checkpoint as rank ``rank`` reads it, of the network that ``config`` says a rank has (see
-    `WeightSource`): each tensor that is smaller there is cut where they differ, and experts are
-    counted from the rank's first one. Of biases that would be summed over the ranks the first rank
-    has the values, the others zeros."""
+class Source(Protocol):
+    """A checkpoint by internal names, of a target or of a draft."""
 
-    def __init__(self, checkpoint: WeightSource, config: ModelConfig, rank: int) -> None:
-        self.config = config
+    @property
+    def config(self) -> DraftConfig: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+
+class RankWeights(Generic[C]):
+    """A checkpoint as rank ``rank`` reads it, of the network that ``config`` says a rank has: each
+    tensor of its decoders that is smaller there is cut where they differ, and experts are counted
+    from the rank's first one; all ranks have the others. Of biases that would be summed over the
+    ranks the first rank has the values, the others zeros."""
+
+    def __init__(self, checkpoint: Source, config: C, rank: int) -> None:
+        self.config: C = config
         self.tensors: Mapping[str, Tensor] = _RankTensors(checkpoint, config, rank)
 
 
 class _RankTensors(Mapping[str, Tensor]):
-    def __init__(self, checkpoint: WeightSource, config: ModelConfig, rank: int) -> None:
+    def __init__(self, checkpoint: Source, config: DraftConfig, rank: int) -> None:
         self._tensors, self._rank = checkpoint.tensors, rank
-        self._numbers = {FIRST_ROW: rank * config.embedding_rows}
+        self._numbers: dict[str, int] = {}
         self._first_experts: dict[str, int] = {}
-        layers = enumerate(zip(checkpoint.config.layers, config.layers, strict=True))
-        for i, (spec, own_spec) in layers:
+        self._cuts: dict[str, _Cut | None] = {}
+        for start, own in config.decoders.items():
+            self._add(start, checkpoint.config.decoders[start], own)
+
+    def _add(self, start: str, whole: ModelConfig, own: ModelConfig) -> None:
+        """A decoder whose tensors have names that begin so."""
+        rank = self._rank
+        self._numbers[start + RANK] = rank
+        for i, (spec, own_spec) in enumerate(zip(whole.layers, own.layers, strict=True)):
             if spec.ffn is None or own_spec.ffn is None:
                 continue
             (_, count), (_, held) = spec.ffn.choice, own_spec.ffn.choice
             if held < count:
-                self._first_experts[f"layers.{i}.{EXPERTS}"] = rank * held
-                self._numbers[f"layers.{i}.mlp.{FIRST_EXPERT}"] = rank * held
-        whole = model_tensors(checkpoint.config)
-        place = _Place(rank, config.ranks)
-        self._cuts: dict[str, _Cut | None] = {}
-        for name, own in model_tensors(config).items():
-            of = whole[self._source(name)]
+                self._first_experts[f"{start}layers.{i}.{EXPERTS}"] = rank * held
+                self._numbers[f"{start}layers.{i}.mlp.{FIRST_EXPERT}"] = rank * held
+        shapes, place = model_tensors(whole), _Place(rank, own.ranks)
+        for name, shape in model_tensors(own).items():
+            of = shapes[self._source(start + name).removeprefix(start)]
             if name in (EMBEDDING, HEAD):
-                self._cuts[name] = _Cut.of_vocabulary(of[0], own[0], rank)
+                self._cuts[start + name] = _Cut.of_vocabulary(of[0], shape[0], rank)
             else:
-                sections = _sections(name, checkpoint.config, config)
-                self._cuts[name] = _Cut.of(of, own, place, sections)
+                sections = _sections(name, whole, own)
+                self._cuts[start + name] = _Cut.of(of, shape, place, sections)
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._numbers:

@@ -8,19 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.model import ModelConfig
+from trtspec.config.model import ModelConfig, rows_of_rank
 from trtspec.formats.stored import read_tensor
 from trtspec.ops.collectives import all_gather, all_reduce
 
 GROUP = "ranks.group"
 """The name in the ``state_dict`` of a network of what a process puts in when it opens it."""
-FIRST_ROW = "first_row"
-"""The name in a rank's tensors of the token that its first row of the embedding belongs to."""
+RANK = "rank"
+"""The name in a rank's tensors of its number."""
 
 
 class Exchange(NamedTuple):
     """What the ranks of a network exchange in a call: ``sums`` of ``row_bytes`` a row,
-    ``norm_sums`` of one number a row, and behind these ``logits_bytes`` of each row whose logits are
+    ``norm_sums`` of a number a row, and behind these ``logits_bytes`` of each row whose logits are
     wanted."""
 
     sums: int
@@ -40,18 +40,18 @@ def exchanged(config: ModelConfig, dtype: torch.dtype) -> Exchange:
 
 class Ranks(nn.Module):
     """The collectives of a network. Names in the ``state_dict``: ``group [1, 1] i64``, a
-    `RankGroup`, and ``first_row [1, 1] i64``. All ranks run the same graph, so what sets them apart
-    are values."""
+    `RankGroup`, and ``rank [1, 1] i64``. All ranks run the same graph, so what sets them apart are
+    values."""
 
     group: Tensor
-    first_row: Tensor
+    rank: Tensor
 
     def __init__(self, count: int, embedding_rows: int) -> None:
         super().__init__()
         self.count = count
         self.embedding_rows = embedding_rows
         # Of two dimensions: AOTInductor compiles what a short vector holds by then as a constant.
-        for name in ("group", "first_row"):
+        for name in ("group", RANK):
             self.register_buffer(name, torch.zeros(1, 1, dtype=torch.int64))
 
     def sum(self, x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Ranks(nn.Module):
 
     def rows(self, read: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
         """Rows of the embedding ``[T, H]`` of ``ids [T] i64``, by what reads this rank's."""
-        own = ids - self.first_row[0]
+        own = ids - self.rank[0] * self.embedding_rows
         is_own = (own >= 0) & (own < self.embedding_rows)
         found = read(torch.where(is_own, own, 0))
         return self.sum(torch.where(is_own.unsqueeze(-1), found, 0))
@@ -76,6 +76,22 @@ class Ranks(nn.Module):
         """Logits ``[R, width] f32`` of this rank's rows of the head and those of all others."""
         return all_gather(logits, self.group, width)
 
+    def own(self, of_tokens: Tensor) -> Tensor:
+        """Of a vector with an element for each row of a head, a rank's part; see `rows_of_rank`."""
+        rows = rows_of_rank(len(of_tokens), self.count)
+        places = self.rank[0] * rows + torch.arange(rows)
+        return of_tokens[places.clamp(max=len(of_tokens) - 1)]
+
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill it from a rank's tensors."""
-        self.first_row.copy_(read_tensor(tensors, FIRST_ROW))
+        self.rank.copy_(read_tensor(tensors, RANK))
+
+
+def added(
+    part: Callable[..., Tensor], residual: Tensor, ranks: Ranks | None, kept: Tensor | None = None
+) -> Tensor:
+    """The sum of ``residual [T, H]`` and of what a part of a layer makes, which adds it itself as
+    long as it is not split. ``kept [R] i64``: the rows that it makes, if not all."""
+    if ranks is None:
+        return part(residual=residual)
+    return (residual if kept is None else residual[kept]) + ranks.sum(part(residual=None))

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from trtspec.config.model import ModelConfig
+from trtspec.config.model import ModelConfig, rows_of_rank
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
@@ -17,6 +17,7 @@ from trtspec.models.embedding import Embedding
 from trtspec.models.layer_facts import Matrix
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_linear
+from trtspec.models.ranks import Ranks
 
 
 class VocabularyConfig(Protocol):
@@ -40,13 +41,15 @@ class VocabularyConfig(Protocol):
 
 def head_matrix(config: VocabularyConfig) -> Matrix:
     """A draft's head: its own, or the target's or some rows of it."""
-    rows, hidden = config.draft_vocab_size, config.decoder.hidden_size
+    rows = rows_of_rank(config.draft_vocab_size, config.decoder.ranks)
+    hidden = config.decoder.hidden_size
     return Matrix(rows, hidden, "head", True) if config.own_head else Matrix(rows, hidden)
 
 
 class TargetParts(nn.Module):
     """The target's embedding and head, where a draft has none of its own. The names are those of
-    `CausalLM`, so that an engine binds the target's own memory to them."""
+    `CausalLM`, so that an engine binds the target's own memory to them: where the draft is split as
+    ``target`` is, a rank's rows."""
 
     def __init__(
         self,
@@ -58,14 +61,15 @@ class TargetParts(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        hidden, vocab = target.hidden_size, target.vocab_size
+        hidden = target.hidden_size
         rows = formats.target_embedding
         tied = reads_head(target.head.tied, formats.target_head, rows)
         own = embed and not tied
-        self.embed = Embedding(vocab, hidden, dtype, format=rows) if own else None
+        count = target.embedding_rows
+        self.embed = Embedding(count, hidden, dtype, format=rows) if own else None
         needs_head = head or (embed and tied)
-        head_format = formats.target_head
-        self.lm_head = Linear(hidden, vocab, dtype, format=head_format) if needs_head else None
+        count, form = target.head_rows, formats.target_head
+        self.lm_head = Linear(hidden, count, dtype, format=form) if needs_head else None
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill it from the target's tensors, where the target itself has not all of its rows."""
@@ -87,8 +91,8 @@ class DraftVocabulary(nn.Module):
     """The base of draft networks that may borrow from their target.
 
     Names in the ``state_dict``: ``embed.*`` and ``lm_head.*`` of its own, ``token_map [V_d]
-    i64`` (the target's id of each row of the head, where it has fewer), and ``target.*`` for what
-    is borrowed: those are the target's own tensors.
+    i64`` (the target's id of each row of the head, where it has fewer), ``target.*`` for what is
+    borrowed: those are the target's own tensors; of a split one ``ranks.*`` (see `Ranks`).
     """
 
     token_map: Tensor | None
@@ -102,17 +106,20 @@ class DraftVocabulary(nn.Module):
         formats: NetworkFormats = IN_PANELS,
     ) -> None:
         super().__init__()
-        hidden, rows = config.decoder.hidden_size, config.draft_vocab_size
-        own_embedding = config.own_embedding
+        decoder, rows = config.decoder, config.draft_vocab_size
+        hidden, own_embedding = decoder.hidden_size, config.own_embedding
+        self.ranks = Ranks(decoder.ranks, decoder.embedding_rows) if decoder.ranks > 1 else None
+        self.draft_vocab_size = rows
         # A head cut by a token map is a copy of some of the target's rows.
         self.cuts_target_head = not config.own_head and config.maps_tokens
         has_head = config.own_head or self.cuts_target_head
         self.embed: Embedding | None = None
         if own_embedding:
             table = formats.of_embedding(EMBEDDING)
-            self.embed = Embedding(config.decoder.vocab_size, hidden, dtype, format=table)
+            self.embed = Embedding(decoder.embedding_rows, hidden, dtype, format=table)
         head_format = formats.of_head("head") if config.own_head else formats.target_head
-        self.lm_head = Linear(hidden, rows, dtype, format=head_format) if has_head else None
+        own_rows = rows_of_rank(rows, decoder.ranks)
+        self.lm_head = Linear(hidden, own_rows, dtype, format=head_format) if has_head else None
         borrows = {"embed": not own_embedding, "head": not has_head}
         self.target = TargetParts(target, dtype, **borrows, formats=formats)
         ids = torch.empty(rows, dtype=torch.int64)
@@ -120,9 +127,8 @@ class DraftVocabulary(nn.Module):
 
     def embedding(self, ids: Tensor) -> Tensor:
         """``ids [T] i64`` -> ``[T, H]``."""
-        if self.embed is None:
-            return self.target.embedding(ids)
-        rows: Tensor = self.embed(ids)
+        read = self.target.embedding if self.embed is None else self.embed
+        rows: Tensor = read(ids) if self.ranks is None else self.ranks.rows(read, ids)
         return rows
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -130,10 +136,15 @@ class DraftVocabulary(nn.Module):
         head = self.target.lm_head if self.lm_head is None else self.lm_head
         assert head is not None
         logits: Tensor = head(hidden, torch.float32)
+        if self.ranks is not None:
+            logits = self.ranks.columns(logits, self.draft_vocab_size)
         return logits
 
     def load_embedding(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill an embedding of its own; CheckpointError if the tensor is missing."""
+        """Fill an embedding of its own, and which rank it is of a split one; CheckpointError if a
+        tensor is missing."""
+        if self.ranks is not None:
+            self.ranks.load(tensors)
         if self.embed is not None:
             self.embed.load(tensors, f"{EMBEDDING}.weight")
 
@@ -151,7 +162,8 @@ class DraftVocabulary(nn.Module):
             return
         assert self.token_map is not None
         weight = StoredWeight.read(target, f"{_head(target)}.weight")
-        self.lm_head.load([weight.picked(self.token_map)])
+        rows = self.token_map if self.ranks is None else self.ranks.own(self.token_map)
+        self.lm_head.load([weight.picked(rows)])
 
 
 def _head(target: Mapping[str, Tensor]) -> str:

@@ -18,6 +18,7 @@ class ToyConfig:
 
     kind: ClassVar[str] = "toy"
     decoder: ClassVar[None] = None
+    ranks: ClassVar[int] = 1
 
     hidden_size: int
     vocab_size: int

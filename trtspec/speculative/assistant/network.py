@@ -26,6 +26,7 @@ from trtspec.models.layer_facts import Matrix, Read, layer_facts
 from trtspec.models.linear import Linear
 from trtspec.models.loading import load_layers, load_linear
 from trtspec.models.norm import make_norm
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import LayerRotary
 from trtspec.models.rows import Caches, PackedRows
 from trtspec.models.vocabulary import TargetParts
@@ -50,8 +51,9 @@ class Assistant(nn.Module):
     """A `FeatureNetwork` over the caches of `AssistantConfig.target_layers`, which it never writes.
 
     Names in the ``state_dict``: ``pre.P``, ``post.P``, those of `DecoderLayer` behind
-    ``layers.{i}.``, ``rotary.*`` and ``norm.weight`` as in `CausalLM`, ``lm_head.P``, with clusters
-    ``centroids.P`` and ``cluster_of [V] i64``, and ``target.*`` for the target's embedding.
+    ``layers.{i}.``, ``rotary.*``, ``norm.weight`` and ``ranks.*`` as in `CausalLM`, ``lm_head.P``,
+    with clusters ``centroids.P`` and ``cluster_of [V] i64``, and ``target.*`` for the target's
+    embedding.
     """
 
     token_map: Tensor | None = None  # every id is the target's own
@@ -69,6 +71,7 @@ class Assistant(nn.Module):
         self.config = config
         body, wide = config.body, config.target_hidden_size
         hidden, vocab = body.hidden_size, body.vocab_size
+        self.ranks = Ranks(body.ranks, body.embedding_rows) if body.ranks > 1 else None
         self.target = TargetParts(target, dtype, embed=True, head=False, formats=formats)
         self.embedding_scale = rounded_scale(config.embedding_scale, dtype)
         self.pre = Linear(2 * wide, hidden, dtype, format=formats.of({"pre": hidden}))
@@ -80,7 +83,7 @@ class Assistant(nn.Module):
         self.places = [config.target_layers.index(layer) for layer in config.sources]
         self.norm = make_norm(body.norm, hidden, dtype)
         self.post = Linear(hidden, wide, dtype, format=formats.of({"post": wide}))
-        self.lm_head = Linear(hidden, vocab, dtype, format=formats.of_head("head"))
+        self.lm_head = Linear(hidden, body.embedding_rows, dtype, format=formats.of_head("head"))
         self.centroids: Linear | None = None
         if config.num_clusters:
             own = formats.of({"centroids": config.num_clusters})
@@ -99,7 +102,7 @@ class Assistant(nn.Module):
             *(read for i, facts in layers for read in facts.named(i)),
             Matrix(wide, hidden, "post"),
             *([Matrix(clusters, hidden, "centroids")] if clusters else []),
-            Matrix(config.body.vocab_size, hidden, "head", is_head=True),
+            Matrix(config.body.embedding_rows, hidden, "head", is_head=True),
         ]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
@@ -117,13 +120,14 @@ class Assistant(nn.Module):
         """See `DraftNetwork.draft`; features are ``[T, H_t]``. Rows that see nothing uncommitted
         are asked for: no K/V is written for them."""
         assert features is not None, "an assistant reads states"
-        own = self.target.embedding(input_ids)
+        read, ranks = self.target.embedding, self.ranks
+        own = read(input_ids) if ranks is None else ranks.rows(read, input_ids)
         if self.embedding_scale != 1:
             own = own * self.embedding_scale
         x = self.pre(torch.cat([own, features], dim=-1))
         rotations = self.rotary.of_layers(rows.positions)
         for layer, place, rotation in zip(self.layers, self.places, rotations, strict=True):
-            x = layer(x, rows, rotation, caches[place])
+            x = layer(x, rows, rotation, caches[place], ranks=ranks)
         ready: Tensor = self.norm(x if kept is None else x[kept])
         return self.post(ready), ready
 
@@ -131,6 +135,8 @@ class Assistant(nn.Module):
         """Rows ``[R, H]`` -> logits ``[R, V] f32``, of tokens outside the best clusters the lowest
         there are."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
+        if self.ranks is not None:
+            logits = self.ranks.columns(logits, self.config.body.vocab_size)
         if self.centroids is None or self.cluster_of is None:
             return logits
         scores = self.centroids(hidden, torch.float32)
@@ -150,6 +156,8 @@ class Assistant(nn.Module):
                 f"the checkpoint's config {checkpoint.config} is not the assistant's {self.config}"
             )
         tensors = checkpoint.tensors
+        if self.ranks is not None:
+            self.ranks.load(tensors)
         load_linear(self.pre, tensors, ["pre"])
         load_linear(self.post, tensors, ["post"])
         load_linear(self.lm_head, tensors, ["head"])

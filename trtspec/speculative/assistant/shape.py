@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from trtspec.config.embedding_spec import HeadSpec
 from trtspec.config.kv import CacheDtype
 from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.model import ModelConfig
@@ -59,6 +60,21 @@ class AssistantConfig:
             )
         if not (1 <= self.top_clusters <= clusters if clusters else self.top_clusters == 0):
             raise ConfigError(f"top_clusters is {self.top_clusters}, there are {clusters} clusters")
+
+    @property
+    def ranks(self) -> int:
+        """See `DraftConfig.ranks`."""
+        return self.body.ranks
+
+    @property
+    def decoders(self) -> Mapping[str, ModelConfig]:
+        """See `DraftConfig.decoders`."""
+        return {"": dataclasses.replace(self.body, head=HeadSpec())}
+
+    def sharded(self, ranks: int) -> AssistantConfig:
+        """See `ModelConfig.sharded`: a rank's queries read what it has of the target's K and V,
+        which are split alike."""
+        return dataclasses.replace(self, body=self.body.sharded(ranks))
 
     @property
     def target_layers(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ arXiv 2602.06036.)
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, NamedTuple, Protocol, cast
 
 import torch
@@ -23,6 +24,7 @@ from trtspec.models.layer_facts import Matrix, Read, decoder_matrices
 from trtspec.models.linear import Linear
 from trtspec.models.mixers.attention import make_qk_norms, norm_heads
 from trtspec.models.norm import RMSNorm
+from trtspec.models.ranks import Ranks, added
 from trtspec.models.rope import LayerRotary, Rotation, rotate
 from trtspec.models.rows import Cache, Caches, PackedRows, Rows, Scoring, attend
 from trtspec.models.vocabulary import head_matrix
@@ -139,6 +141,7 @@ class BlockAttention(nn.Module):
         o = formats.of({"o": hidden})
         self.o = Linear(q_size, hidden, dtype, spec.output_bias, format=o)
         self.q_norm, self.k_norm = make_qk_norms(spec, dtype)
+        self.norms_over_ranks = spec.norms_over_ranks > 0
 
     def forward(
         self,
@@ -149,14 +152,14 @@ class BlockAttention(nn.Module):
         cache: Cache,
         *,
         residual: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """Rows of blocks ``x [R, H]`` and context rows ``[T, H]``, None where those are written
         already -> the sum of ``residual [R, H]``, if there is one, and the blocks' attention; the K
-        and V of all are written into the caches."""
+        and V of all are written into the caches. ``ranks``: see `Attention.forward`."""
         q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
-        if self.q_norm is not None:
-            q = norm_heads(q, self.q_norm)
-        k, v = self._keys_values(x if context is None else torch.cat((x, context)))
+        q = norm_heads(q, self.q_norm, ranks if self.norms_over_ranks else None)
+        k, v = self._keys_values(x if context is None else torch.cat((x, context)), ranks)
         scoring, causal = self.scoring, self.is_causal
         attended = block.attend(q, k, v, rotation, cache, scoring, causal)
         out: Tensor = self.o(attended.flatten(1), residual=residual)
@@ -168,15 +171,16 @@ class BlockAttention(nn.Module):
         rows: Rows,
         rotation: Rotation | None,
         cache: Cache,
+        ranks: Ranks | None = None,
     ) -> None:
         """Write the K and V of context rows ``[T, H]``."""
-        rows.write(*self._keys_values(context), rotation, cache)
+        rows.write(*self._keys_values(context, ranks), rotation, cache)
 
-    def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+    def _keys_values(self, source: Tensor, ranks: Ranks | None) -> tuple[Tensor, Tensor]:
         """Each ``[T, Hkv, D]`` of ``source [T, H]``, not rotated."""
         heads = self.kv(source).view(source.shape[0], 2 * self.num_kv_heads, self.head_dim)
         k, v = heads.chunk(2, dim=1)
-        return k if self.k_norm is None else norm_heads(k, self.k_norm), v
+        return norm_heads(k, self.k_norm, ranks if self.norms_over_ranks else None), v
 
 
 class BlockLayer(nn.Module):
@@ -205,12 +209,12 @@ class BlockLayer(nn.Module):
         block: Block,
         rotation: Rotation | None,
         cache: Cache,
+        ranks: Ranks | None = None,
     ) -> Tensor:
-        """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`."""
-        normed = self.input_norm(x)
-        x = self.attn(normed, context, block, rotation, cache, residual=x)
-        out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
-        return out
+        """``x [R, H]`` -> ``[R, H]``; see `BlockAttention`, and for ``ranks`` `DecoderLayer`."""
+        given = self.input_norm(x), context, block, rotation, cache
+        x = added(partial(self.attn, *given, ranks=ranks), x, ranks)
+        return added(partial(self.mlp, x, norm=self.post_attention_norm), x, ranks)
 
 
 class BlockDraft(HiddenStateNetwork):
@@ -295,7 +299,7 @@ class BlockDraft(HiddenStateNetwork):
             x = x * self.embedding_scale
         turns = self.rotary.of_layers(block.positions)
         for i, layer in enumerate(self.layers):
-            x = layer(x, context, block, turns[i], caches[i])
+            x = layer(x, context, block, turns[i], caches[i], self.ranks)
         return None, self.norm(x)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -314,5 +318,5 @@ class BlockDraft(HiddenStateNetwork):
         turns = self.rotary.of_layers(rows.positions)
         layers = zip(self.layers, turns, caches, strict=True)
         for layer, turn, cache in layers:
-            cast(BlockLayer, layer).attn.write(context, rows, turn, cache)
+            cast(BlockLayer, layer).attn.write(context, rows, turn, cache, self.ranks)
         return (context,)

@@ -25,6 +25,7 @@ from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
 from trtspec.models.layer_facts import Matrix, Read
 from trtspec.models.linear import Linear
+from trtspec.models.ranks import Ranks
 from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache
 from trtspec.speculative.block.backbone import Block, BlockDraft, BlockLayer
@@ -151,16 +152,19 @@ class ConvolvedLayer(BlockLayer):
         block: Block,
         rotation: Rotation | None,
         cache: Cache,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         offsets = block.offsets(x.shape[0])
         normed = self.input_norm(x)
         before, behind = self.attention_conv.weights(normed)
         given = self.attention_conv(normed, before, offsets)
-        attended = self.attn(given, context, block, rotation, cache)
+        attended = self.attn(given, context, block, rotation, cache, ranks=ranks)
+        attended = attended if ranks is None else ranks.sum(attended)
         x = x + self.attention_conv(attended, behind, offsets)
         normed = self.post_attention_norm(x)
         before, behind = self.mlp_conv.weights(normed)
         made = self.mlp(self.mlp_conv(normed, before, offsets), norm=None, residual=None)
+        made = made if ranks is None else ranks.sum(made)
         found: Tensor = x + self.mlp_conv(made, behind, offsets)
         return found
 

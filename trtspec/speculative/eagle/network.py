@@ -6,6 +6,9 @@ token at p + 2. (EAGLE: Li et al., arXiv 2401.15077; EAGLE-3: Li et al., arXiv 2
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +21,7 @@ from trtspec.models.layer_facts import Matrix, Read, layer_facts
 from trtspec.models.linear import Linear
 from trtspec.models.mixers.attention import Attention
 from trtspec.models.norm import RMSNorm
+from trtspec.models.ranks import Ranks, added
 from trtspec.models.rope import LayerRotary, Rotation
 from trtspec.models.rows import Cache, Caches, Rows
 from trtspec.models.vocabulary import head_matrix
@@ -54,14 +58,16 @@ class WideLayer(nn.Module):
         rotation: Rotation | None,
         cache: Cache,
         kept: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
-        """Embeddings and states ``[T, H]`` -> ``[T, H]``; ``kept``: see `DecoderLayer`."""
+        """Embeddings and states ``[T, H]`` -> ``[T, H]``; ``kept``, ``ranks``: see
+        `DecoderLayer`."""
         normed = self.hidden_norm(features)
         both = torch.cat((self.input_norm(embedded), normed), dim=-1)
         residual = normed if self.norm_before_residual else features
-        x = self.attn(both, rows, rotation, cache, norm=None, residual=residual, kept=kept)
-        out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
-        return out
+        options: dict[str, Any] = {"norm": None, "kept": kept, "ranks": ranks}
+        x = added(partial(self.attn, both, rows, rotation, cache, **options), residual, ranks, kept)
+        return added(partial(self.mlp, x, norm=self.post_attention_norm), x, ranks)
 
 
 class EagleDraft(HiddenStateNetwork):
@@ -169,8 +175,8 @@ class EagleDraft(HiddenStateNetwork):
             x = (self.fc(torch.cat(x, dim=-1)),)
         *before, last = self.layers
         for layer, turn, cache in zip(before, turns, caches, strict=False):
-            x = (layer(*x, rows, turn, cache),)
-        out = last(*x, rows, last_turn, caches[-1], kept)
+            x = (layer(*x, rows, turn, cache, ranks=self.ranks),)
+        out = last(*x, rows, last_turn, caches[-1], kept, ranks=self.ranks)
         ready = out if self.norm is None else self.norm(out)
         return ready if self.config.norm_output else out, ready
 

@@ -25,6 +25,7 @@ class MedusaConfig:
 
     kind: ClassVar[str] = "medusa"
     decoder: ClassVar[None] = None
+    ranks: ClassVar[int] = 1
 
     num_heads: int
     num_layers: int
@@ -48,6 +49,13 @@ class MedusaConfig:
             raise ConfigError(
                 f"Medusa heads read one state, not those of layers {list(self.capture_layers)}"
             )
+
+    def sharded(self, ranks: int) -> MedusaConfig:
+        """See `DraftConfig.sharded`."""
+        raise ConfigError(
+            f"draft_tensor_parallel_size {ranks}: Medusa heads are not split over ranks in this "
+            "version; leave it out, and they run on the first"
+        )
 
     def with_caches(self, dtype: CacheDtype | None) -> MedusaConfig:
         """Itself: it keeps nothing."""

@@ -40,6 +40,21 @@ class MtpModulesConfig:
         return dataclasses.replace(decoder, layers=decoder.layers.times(self.num_modules))
 
     @property
+    def ranks(self) -> int:
+        """See `DraftConfig.ranks`."""
+        return self.module.ranks
+
+    @property
+    def decoders(self) -> Mapping[str, ModelConfig]:
+        """See `DraftConfig.decoders`."""
+        of_one, modules = self.module.decoders.items(), range(self.num_modules)
+        return {f"modules.{i}.{start}": decoder for i in modules for start, decoder in of_one}
+
+    def sharded(self, ranks: int) -> MtpModulesConfig:
+        """See `StateReader.sharded`."""
+        return dataclasses.replace(self, module=self.module.sharded(ranks))
+
+    @property
     def capture_layers(self) -> tuple[int, ...]:
         return self.module.capture_layers
 
