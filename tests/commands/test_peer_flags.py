@@ -178,7 +178,7 @@ CALLS: Mapping[str, tuple[Mapping[str, Any], Meaning]] = {
             },
         },
         (
-            eagle(EagleDecodingConfig, 2, 1, 3),
+            eagle(EagleDecodingConfig, 2, 1, 3, draft_tensor_parallel_size=1),
             {"enforce_eager": True, "max_batch_size": 1, "tensor_parallel_size": 1},
         ),
     ),

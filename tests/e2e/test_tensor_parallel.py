@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trtspec import LLM, SamplingParams, build
 from trtspec.errors import ConfigError, EngineError
@@ -48,7 +49,13 @@ def assert_texts(models: TinyModels, case: str, found: list[list[list[int]]]) ->
     """They are those of one process, but for near ties."""
     with open_llm(models.folder(case)) as llm:
         expected = texts(llm)
-    model = models.hf(case)
+    assert_same_texts(models.hf(case), found, expected)
+
+
+def assert_same_texts(
+    model: PreTrainedModel, found: list[list[list[int]]], expected: list[list[list[int]]]
+) -> None:
+    """Those of `RUNS`, but for near ties."""
     assert_same_but_for_ties(model, PROMPTS, found[0], expected[0], GREEDY_24)
     for i, params in enumerate(SAMPLED_24):
         part = slice(i, i + 1)
@@ -67,8 +74,11 @@ def test_texts_are_those_of_one_process(models: TinyModels, case: str, ranks: in
 @pytest.mark.parametrize("method", ["ngram", "hybrid"])
 def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) -> None:
     """In a batch, in chunks, over kept prefixes and behind preemptions; hybrid: among others with a
-    head of the target's states that borrows its embedding."""
+    head of the target's states that borrows its embedding and is split as well, and with a draft
+    model that is not."""
     folder, speculation = METHODS[method](models, tmp_path)
+    for member in (speculation or {}).get("drafters", [])[:1]:
+        member["draft_tensor_parallel_size"] = 2
     with split(folder) as llm:
         expected = texts(llm)
     with split(folder, speculation, **SMALL) as llm:
@@ -79,13 +89,48 @@ def test_drafts_change_nothing(models: TinyModels, tmp_path: Path, method: str) 
         assert_no_leak(llm)
 
 
+def made(
+    models: TinyModels, root: Path, method: str, draft_ranks: int
+) -> tuple[Path, dict[str, Any] | None]:
+    """An entry of `METHODS` whose drafts are split over so many ranks, where they can be."""
+    folder, speculation = METHODS[method](models, root)
+    if speculation is None:
+        return folder, None
+    for draft in speculation.get("drafters", [speculation]):
+        if draft["method"] not in ("ngram", "medusa"):
+            draft["draft_tensor_parallel_size"] = draft_ranks
+    return folder, speculation
+
+
+DRAFT_RANKS = [
+    *((method, 2) for method in sorted(METHODS.keys() - {"plain", "ngram", "medusa"})),
+    *((method, 1) for method in sorted(METHODS.keys() - {"assistant"})),
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("method", "draft_ranks"), DRAFT_RANKS)
+def test_every_method_is_that_of_one_process(
+    models: TinyModels, tmp_path: Path, method: str, draft_ranks: int
+) -> None:
+    folder, speculation = made(models, tmp_path, method, draft_ranks)
+    with open_llm(folder) as llm:
+        expected = texts(llm)
+    with split(folder, speculation) as llm:
+        found = texts(llm)
+        assert_no_leak(llm)
+    if found != expected:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert_same_texts(model, found, expected)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"assistant"}))
+@pytest.mark.parametrize(("method", "draft_ranks"), DRAFT_RANKS)
 def test_every_method_in_every_way(
-    models: TinyModels, tmp_path: Path, method: str, ranks: int
+    models: TinyModels, tmp_path: Path, method: str, draft_ranks: int, ranks: int
 ) -> None:
-    checkpoint, speculation = METHODS[method](models, tmp_path)
+    checkpoint, speculation = made(models, tmp_path, method, 1 if draft_ranks == 1 else ranks)
     options = {"backend": "eager", "dtype": "float32", "skip_tokenizer_init": True}
     folder = build(checkpoint, speculation, tensor_parallel_size=ranks, **options)
     with LLM(folder, False, skip_tokenizer_init=True) as llm:

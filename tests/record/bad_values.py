@@ -42,7 +42,7 @@ CONFIGS: Mapping[str, Any] = {
     "ngram: no length": {"method": "ngram"},
     "ngram: a huge length": {"method": "ngram", "num_speculative_tokens": 10**6},
     "draft_model: tensor parallel drafts": {
-        "model": "x", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2,
+        "model": "x", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 0,
     },
     "suffix: a probability of 2": {"method": "suffix", "suffix_decoding_min_token_prob": 2.0},
     "draft_model: no model": {"method": "draft_model", "num_speculative_tokens": 3},

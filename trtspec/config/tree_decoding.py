@@ -88,6 +88,9 @@ class TreeDecodingConfig(DecodingConfig):
         self._set("max_total_draft_tokens", tree.num_nodes)
         self._set("use_dynamic_tree", tree.topk > 1 and tree.choices is None)
         self._check_common()
+        ranks = self.draft_tensor_parallel_size
+        if ranks is not None and ranks < 1:
+            raise ConfigError(f"draft_tensor_parallel_size={ranks} must be at least 1")
         if self.draft_window is not None:
             DraftWindow(self.draft_window, self.draft_sinks)
 
