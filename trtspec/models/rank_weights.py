@@ -164,9 +164,11 @@ class _RankTensors(Mapping[str, Tensor]):
         if suffix == PERMUTATION_SUFFIX:
             if cut.dim == 0:
                 return tensor
+            own = sum(size for _, size in cut.runs)
             raise CheckpointError(
-                f"{name}: inputs in an order of their own (act-order) are not split over ranks in "
-                "this version; keep the weights in floats (weight_dtype)"
+                f"{name}: {cut.whole} inputs in an order of their own (act-order), of which a rank "
+                f"would have {own}, are not split in this version; keep the weights in floats "
+                "(weight_dtype)"
             )
         return cut.taken(tensor, cut.dim)
 
