@@ -34,7 +34,7 @@ from trtspec.builder.pair import (
     require_window,
     whole_fingerprint,
 )
-from trtspec.builder.ranks import rank_lines, split, split_draft
+from trtspec.builder.ranks import draft_rank_lines, rank_lines, split, split_draft
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, code_in, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
@@ -258,6 +258,8 @@ def plan_build(
             uncut = at_hand.open(member.uncut()).content
             fingerprints[whole_fingerprint(folder)] = hash_files(uncut, digest)
         reasons += [*because, *choice, *made_for, *_reach(member, draft, length)]
+        if target.ranks > 1:
+            reasons += draft_rank_lines(member.network(found.config)[0], draft, target, build)
     together = None
     if speculative is not None and len(speculative.members) > 1 and drafts:
         over_drafts = method_of(speculative).over_drafts
