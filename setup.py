@@ -1,4 +1,5 @@
-"""Builds libtrtspec_ops.so with CMake when the wheel is built; the rest is in pyproject.toml.
+"""Builds libtrtspec_ops.so with CMake when a wheel is built, and trtspec_benchmark, which runs
+engines without Python; what depends on no build is in pyproject.toml.
 
 The CUDA kernels of the ops, libtrtspec_cuda_ops.so, are built too if torch is one with CUDA and a
 CUDA toolkit (nvcc) is found. Their sources travel in the wheel: NVRTC can compile them later.
@@ -13,13 +14,27 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
+
+from build_backend import TORCH, find_torch
 
 ROOT = Path(__file__).resolve().parent
 
-# Of editable installations, kept: the next one compiles what has changed, and `.ci/run` links the
-# C++ programs from the objects that are there.
-EDITABLE_BUILD = ROOT / "build" / "cmake"
+# Kept: the next installation compiles what has changed, and `.ci/run` links the C++ programs from
+# the objects that are there.
+BUILD_FOLDER = ROOT / "build" / "cmake"
+
+REQUIREMENTS = (
+    "numpy>=1.26",
+    "safetensors>=0.4.5",
+    "transformers>=4.51,<6",
+    "tokenizers>=0.21",
+    "jinja2>=3.1.6",
+    "tqdm>=4.66",
+    "huggingface_hub>=0.30",
+)
 
 # What NVRTC reads, in the folders of the repository; see trtspec/ops/cuda_launch.py.
 CUDA_SOURCES = (
@@ -38,12 +53,11 @@ class BuildOps(build_ext):
     """Runs CMake; the library goes to trtspec/lib in the wheel (editable: in the source tree)."""
 
     def run(self) -> None:
-        try:
-            import torch  # the ops are built against the installed torch
-        except ImportError as error:
+        torch = find_torch()
+        if torch is None:
             sys.exit(
-                f"trtspec: its ops are compiled against torch, which cannot be imported ({error})."
-                " Install torch first, then: pip install --no-build-isolation ."
+                f"trtspec: its ops are compiled against torch{TORCH}, which is not installed."
+                " Install it first, or leave --no-build-isolation out."
             )
         if not any(
             shutil.which(name) for name in (os.environ.get("CXX") or "c++", "g++", "clang++")
@@ -60,13 +74,14 @@ class BuildOps(build_ext):
         in_place = self.inplace or self.editable_mode
         lib_dir = (ROOT if in_place else Path(self.build_lib).resolve()) / "trtspec" / "lib"
         ninja = shutil.which("ninja", path=path)
-        build_dir = EDITABLE_BUILD if in_place else Path(self.build_temp).resolve() / "cmake"
-        nvcc = find_nvcc(torch.version.cuda, path)
+        nvcc = find_nvcc(torch.cuda, path)
         options = {
-            "TRTSPEC_PYTHON": sys.executable,
+            "TRTSPEC_TORCH_DIR": torch.folder,
             "TRTSPEC_LIB_DIR": lib_dir,
             "TRTSPEC_BUILD_TORCH": "ON",
-            "TRTSPEC_BUILD_RUNTIME": "OFF",
+            # Who works on the sources builds its programs by themselves.
+            "TRTSPEC_BUILD_RUNTIME": "OFF" if in_place else "ON",
+            "TRTSPEC_PACKAGE": "OFF" if in_place else "ON",
             "TRTSPEC_BUILD_PLUGINS": "ON" if nvcc else "OFF",
             "TRTSPEC_BUILD_TESTS": "OFF",
         }
@@ -78,12 +93,12 @@ class BuildOps(build_ext):
         if ninja:  # that of the environment which built last may be gone
             options["CMAKE_MAKE_PROGRAM"] = ninja
         generator = ["-G", "Ninja" if ninja else "Unix Makefiles"]
-        forget_another_generator(build_dir, generator[1])
+        forget_another_generator(BUILD_FOLDER, generator[1])
         defines = [f"-D{name}={value}" for name, value in options.items()]
         environment = {**os.environ, "PATH": path}
         for command in (
-            [cmake, "-S", str(ROOT), "-B", str(build_dir), *generator, *defines],
-            [cmake, "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1)],
+            [cmake, "-S", str(ROOT), "-B", str(BUILD_FOLDER), *generator, *defines],
+            [cmake, "--build", str(BUILD_FOLDER), "--parallel", str(os.cpu_count() or 1)],
         ):
             if subprocess.run(command, env=environment).returncode:
                 sys.exit(f"trtspec: building the ops failed: {' '.join(command)}")
@@ -95,6 +110,27 @@ class BuildOps(build_ext):
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
+
+
+class BuildAnew(build):
+    """Leaves out files of an earlier build whose sources are gone."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for all Pythons: its libraries know torch and no Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+def torch_requirement() -> str:
+    """Sources go with several versions of torch, what is compiled with one."""
+    torch = find_torch()
+    return f"torch{TORCH}" if torch is None or "sdist" in sys.argv else torch.requirement
 
 
 def forget_another_generator(build_dir: Path, generator: str) -> None:
@@ -137,4 +173,8 @@ def copy_cuda_sources(target: Path) -> None:
 
 
 # The extension has no sources: it makes the wheel a platform wheel and runs BuildOps.
-setup(ext_modules=[Extension("trtspec.lib.ops", [])], cmdclass={"build_ext": BuildOps})
+setup(
+    install_requires=[torch_requirement(), *REQUIREMENTS],
+    ext_modules=[Extension("trtspec.lib.ops", [])],
+    cmdclass={"build": BuildAnew, "build_ext": BuildOps, "bdist_wheel": PlatformWheel},
+)

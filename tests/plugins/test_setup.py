@@ -20,6 +20,7 @@ def setup_names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(setuptools, "setup", lambda **_: None)
     for name in ("CUDACXX", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.syspath_prepend(str(ROOT))  # as setuptools has it, by `backend-path`
     return runpy.run_path(str(ROOT / "setup.py"))
 
 

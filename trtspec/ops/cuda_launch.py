@@ -153,7 +153,7 @@ def source_root() -> Path:
             return root
     raise BuildError(
         f"the sources of the CUDA kernels are in none of {', '.join(map(str, SOURCE_ROOTS))};"
-        " install trtspec again: pip install --no-build-isolation <its source folder>"
+        " install trtspec again: pip install <its source folder>"
     )
 
 

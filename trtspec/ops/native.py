@@ -27,12 +27,13 @@ trtspec was built."""
 
 
 def load_library(library: Path = LIBRARY, build_info: str = "build_info.json") -> None:
-    """Load an op library built for the running torch, as the file `build_info` beside it says.
+    """Load an op library built for the running torch's minor version, as the file `build_info`
+    beside it says.
 
     Raises:
-        BuildError: it is missing, was built for another version of torch, or does not load.
+        BuildError: it is missing, was built for another minor version of torch, or does not load.
     """
-    remedy = "install trtspec again: pip install --no-build-isolation <its source folder>"
+    remedy = "install trtspec again: pip install <its source folder>"
     if not library.is_file():
         raise BuildError(f"the op library {library} is missing; {remedy}")
     try:
@@ -41,8 +42,8 @@ def load_library(library: Path = LIBRARY, build_info: str = "build_info.json") -
         raise BuildError(
             f"{build_info} beside {library} cannot be read ({error}); {remedy}"
         ) from error
-    # What follows + names torch's accelerator, which the ops do not depend on.
-    if built_for.split("+")[0] != torch.__version__.split("+")[0]:
+    # The C++ ABI holds for a minor version, whatever the accelerator behind the + is.
+    if built_for.split(".")[:2] != torch.__version__.split(".")[:2]:
         raise BuildError(
             f"the op library {library} was built for torch {built_for}, but torch"
             f" {torch.__version__} is running; {remedy}"
