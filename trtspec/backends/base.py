@@ -150,6 +150,11 @@ class Backend:
         """The graphs to compile, or to run."""
         return [graph for network in engine.networks for graph in network.graphs]
 
+    def lacks(self) -> str | None:
+        """What is missing here to compile graphs, with the remedy; None: nothing, or it is not
+        known yet."""
+        return None
+
     def compiler_variables(self) -> dict[str, str]:
         """What the environment of the processes that compile has besides ours.
 

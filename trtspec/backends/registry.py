@@ -20,7 +20,9 @@ ENTRY_POINTS = "trtspec.backends"
 """Group of the entry points by which other packages add a `Backend`, as an object."""
 AUTO = "auto"
 DEFAULT = AotiBackend.name
-"""What auto means."""
+"""What auto means, where nothing that it compiles with is missing."""
+WITHOUT_COMPILER = EagerBackend.name
+"""What it means elsewhere."""
 _BUILT_IN = (AotiBackend(), OnnxBackend(), TensorRTBackend(), EagerBackend())
 _ELSEWHERE = ("pytorch", "_autodeploy")
 
@@ -45,9 +47,9 @@ def backends() -> Mapping[str, Backend]:
 
 
 def backend_named(name: str) -> Backend:
-    """The backend of that name, or the default one for auto; ConfigError for any other name."""
+    """The backend of that name, or the usual one for auto; ConfigError for any other name."""
     known = backends()
-    wanted = DEFAULT if name == AUTO else name
+    wanted = usual_backend()[0] if name == AUTO else name
     if wanted not in known:
         absent = " is not available in this version" * (name in _ELSEWHERE)
         raise ConfigError(
@@ -55,6 +57,12 @@ def backend_named(name: str) -> Backend:
             f"{nearest(name, known)} (available: {', '.join(known)})"
         )
     return known[wanted]
+
+
+def usual_backend() -> tuple[str, str | None]:
+    """What auto means here, and the reason where that is not the default."""
+    missing = backends()[DEFAULT].lacks()
+    return (DEFAULT, None) if missing is None else (WITHOUT_COMPILER, missing)
 
 
 def options_of(backend: Backend, given: Mapping[str, Any]) -> Any:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trtspec.backends.base import Backend
-from trtspec.backends.registry import DEFAULT, backend_named, backends, options_of
+from trtspec.backends.registry import (
+    AUTO,
+    DEFAULT,
+    backend_named,
+    backends,
+    options_of,
+    usual_backend,
+)
 from trtspec.builder.sequence_length import check_length, usual_length
 from trtspec.builder.slot_lengths import SlotLengths
 from trtspec.config.build_config import BuildConfig
@@ -16,6 +23,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
 from trtspec.formats.choose import check_tied, kept_storage, resolve_weights
+from trtspec.log import logger
 
 PREFILL_ROWS = 2048
 
@@ -35,6 +43,9 @@ def resolve_build(
     reasons: list[str] = []
     backend = backend_named(config.backend)
     options = options_of(backend, config.backend_options)
+    if config.backend == AUTO and (missing := usual_backend()[1]) is not None:
+        reasons.append(f"backend {backend.name}: {missing}; engines that are compiled are faster")
+        logger.warning("%s", reasons[-1])
     dtype = config.dtype
     device, reason = backend.resolve_device(config.device)
     if dtype == "auto":

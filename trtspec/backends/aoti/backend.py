@@ -20,12 +20,20 @@ from trtspec.errors import BuildError
 from trtspec.temporary import plain_folder, temporary_folder, temporary_trouble
 
 _TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_COMPILERS = ("g++", "clang++")
+_NO_COMPILER = (
+    "no C++ compiler found (looked for $CXX, g++, clang++); install one, for example the Debian "
+    "package g++"
+)
 
 
 class AotiBackend(Backend):
     name = "aoti"
     title = "AOTInductor"
     compiler = "trtspec.backends.aoti.compile"
+
+    def lacks(self) -> str | None:
+        return None if os.environ.get("CXX") or _found(_COMPILERS) else _NO_COMPILER
 
     def compiler_variables(self) -> dict[str, str]:
         """The C++ compiler, and names of folders that torch's command lines for it can hold."""
@@ -73,8 +81,7 @@ class AotiBackend(Backend):
 def _compiler() -> Path:
     """The C++ compiler: that of CXX, else the first that is found."""
     chosen = os.environ.get("CXX")
-    names = [chosen] if chosen else ["g++", "clang++"]
-    found = next(filter(None, map(shutil.which, names)), None)
+    found = _found([chosen] if chosen else _COMPILERS)
     if found is not None:
         return Path(found).absolute()
     if chosen:
@@ -82,7 +89,8 @@ def _compiler() -> Path:
             f"CXX names {chosen!r}, which is no program that can be run; name a C++ compiler "
             "there, without arguments, or unset it"
         )
-    raise BuildError(
-        "no C++ compiler found (looked for $CXX, g++, clang++); install one, for example the "
-        "Debian package g++"
-    )
+    raise BuildError(_NO_COMPILER)
+
+
+def _found(names: Sequence[str]) -> str | None:
+    return next(filter(None, map(shutil.which, names)), None)

@@ -49,8 +49,10 @@ def compiler_check() -> Check:
     if found is None:
         return Check(
             "compiler",
-            PROBLEM,
-            f"CXX names {chosen}, which is not there" if chosen else "no C++ compiler is found",
+            PROBLEM if chosen else WARNING,
+            f"CXX names {chosen}, which is not there"
+            if chosen
+            else "no C++ compiler is found: models run in eager mode, slower",
             "install one (Debian, Ubuntu: apt-get install g++), or name one in CXX; engines that "
             "are built already run without",
         )
