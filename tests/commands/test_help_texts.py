@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import trtspec
 from trtspec import LLM
@@ -20,6 +21,7 @@ from trtspec.bench.runs.methods import read_methods
 from trtspec.commands import bench, build, doctor, run, serve, train
 from trtspec.config.build_config import DEVICES
 from trtspec.config.model import DTYPES
+from trtspec.engine.folder import FORMAT_VERSION
 from trtspec.errors import ConfigError
 from trtspec.formats.registry import activation_dtypes, weight_dtypes
 from trtspec.speculative.options import parse_speculative_config
@@ -78,6 +80,15 @@ LISTS = {
 
 def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z0-9_]+", text.lower()))
+
+
+@pytest.mark.parametrize("program", sorted(PARSERS.keys() - {"quickstart"}))
+def test_version(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all that decides whether an engine folder fits."""
+    with pytest.raises(SystemExit, match="0"):
+        PARSERS[program]().parse_args(["--version"])
+    said = f"trtspec {trtspec.__version__}, torch {torch.__version__}, engine format "
+    assert capsys.readouterr().out == f"{said}{FORMAT_VERSION}\n"
 
 
 @pytest.mark.parametrize("program", PARSERS)

@@ -74,8 +74,12 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 
 def test_another_format_version(folder: Path) -> None:
+    """It is said what wrote it, where that is another trtspec."""
     edit(folder, lambda data: data.update(format_version=10))
     with pytest.raises(EngineError, match="has engine format 10, this trtspec reads 9; rebuild"):
+        open_folder(folder)
+    edit(folder, lambda data: data.update(written_by="trtspec 9.1.0"))
+    with pytest.raises(EngineError, match=r"format 10 of trtspec 9\.1\.0, this trtspec reads 9"):
         open_folder(folder)
 
 

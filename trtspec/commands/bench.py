@@ -25,6 +25,7 @@ from trtspec.commands.bench_prompts import (
     add_text_flags,
 )
 from trtspec.commands.json_flag import read_json
+from trtspec.commands.program_parser import program_parser
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.engine.folder import is_engine_folder
@@ -47,7 +48,7 @@ DRAFT_FLAGS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trtspec-bench", description=__doc__)
+    parser = program_parser("trtspec-bench", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
     acceptance = commands.add_parser(

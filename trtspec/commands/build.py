@@ -16,6 +16,7 @@ from trtspec.builder.build_engine import build_engine
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.peer_flags import part_flags
+from trtspec.commands.program_parser import program_parser
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.decoding import DecodingConfig
@@ -60,7 +61,7 @@ _FOREIGN: Mapping[str, Foreign] = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trtspec-build", description=__doc__)
+    parser = program_parser("trtspec-build", __doc__)
     add = parser.add_argument
     add(
         "--checkpoint_dir",

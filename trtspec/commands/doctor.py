@@ -40,6 +40,7 @@ from trtspec.commands.bench_prompts import (
     add_engine_flags,
     add_prompt_flags,
 )
+from trtspec.commands.program_parser import program_parser
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.tree_decoding import with_networks
 from trtspec.engine.folder import TOKENIZER_FOLDER
@@ -54,10 +55,8 @@ GPU_SECONDS = 180
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trtspec-doctor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = program_parser(
+        "trtspec-doctor", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--model", help="target to check: HF folder or id, embedded name, engine")

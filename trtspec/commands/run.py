@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from trtspec.commands.program_parser import program_parser
 from trtspec.commands.run_flags import add_flags, check_foreign, device, speculation, unescaped
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import ConfigError, RequestError, TrtspecError
@@ -23,7 +24,7 @@ _CLEAR, _EXIT = "/clear", "/exit"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trtspec-run", description=__doc__, allow_abbrev=False)
+    parser = program_parser("trtspec-run", __doc__, allow_abbrev=False)
     add_flags(parser)
     return parser
 

@@ -13,6 +13,7 @@ from typing import Any
 from trtspec.builder.locate import find_model
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.peer_flags import part_flags
+from trtspec.commands.program_parser import program_parser
 from trtspec.commands.weight_flags import add_weight_flags
 from trtspec.config.build_config import WEIGHT_OPTIONS
 from trtspec.config.speculative_keys import any_bool, any_number
@@ -74,7 +75,7 @@ _FOREIGN: Mapping[str, Foreign] = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trtspec-serve", description=__doc__, allow_abbrev=False)
+    parser = program_parser("trtspec-serve", __doc__, allow_abbrev=False)
     parser.add_argument("model", nargs="?", help="HF folder or id, embedded name or engine folder")
     parser.add_argument("--model", "--model-path", dest="model_flag", help="the same, as a flag")
     parser.set_defaults(peers={})

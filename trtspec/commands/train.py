@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from trtspec.commands.program_parser import program_parser
 from trtspec.errors import TrtspecError
 from trtspec.llmapi import help_texts
 from trtspec.log import log_to_stderr
@@ -23,10 +24,8 @@ from trtspec.train.run import make_plan, train_draft
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trtspec-train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = program_parser(
+        "trtspec-train", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     default = {field.name: field.default for field in fields(TrainOptions)}

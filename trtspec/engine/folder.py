@@ -1,7 +1,7 @@
 """The engine folder: what `trtspec-build` writes and every runtime reads.
 
-    config.json        format version, models, build, speculation, fingerprints, environment, and
-                       dtype and shape of all weights
+    config.json        what wrote it, format version, models, build, speculation, fingerprints,
+                       environment, and dtype and shape of all weights
     target/            weights.safetensors; model.pt2 (backend aoti)
                        (rank1-weights.safetensors and so on: of a target that is split over
                        ranks, those of the others)
@@ -54,8 +54,11 @@ from trtspec.errors import ConfigError, EngineError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.layer_facts import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
+from trtspec.version import __version__
 
 FORMAT_VERSION = 9
+WRITER = f"trtspec {__version__}"
+"""What folders that are written here say of it."""
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).
 DEFAULT_TREE_ROWS = 64
 CONFIG_NAME = "config.json"
@@ -206,7 +209,8 @@ class EngineConfig:
         )
 
     def write(self, folder: Path) -> None:
-        (folder / CONFIG_NAME).write_text(json.dumps(self.to_dict(), indent=2) + "\n")
+        data = {"written_by": WRITER, **self.to_dict()}
+        (folder / CONFIG_NAME).write_text(json.dumps(data, indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path, runs_here: bool = True) -> EngineConfig:
@@ -221,8 +225,10 @@ class EngineConfig:
         data = _read_json(folder / CONFIG_NAME)
         version = data.get("format_version")
         if version != FORMAT_VERSION:
+            writer = data.get("written_by", WRITER)
+            by = "" if writer == WRITER else f" of {writer}"
             raise EngineError(
-                f"{folder} has engine format {version}, this trtspec reads {FORMAT_VERSION}; "
+                f"{folder} has engine format {version}{by}, this trtspec reads {FORMAT_VERSION}; "
                 "rebuild it with trtspec-build"
             )
         try:
