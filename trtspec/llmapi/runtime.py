@@ -116,13 +116,13 @@ def open_runtime(
         books = resources.target
         target = _target(engine, books, limits, sessions, padding.target, followers)
         caches = iter(resources.draft_caches)
-        batch = limits.max_batch_size
         runtimes = tuple(
             _draft(
                 engine,
                 draft,
                 target,
                 next(caches) if draft.plan.has_cache else None,
+                limits.max_batch_size,
                 padding,
                 followers if draft.plan.network.ranks > 1 else None,
             )
@@ -246,13 +246,16 @@ def _draft(
     engine: EngineConfig,
     opened: OpenDraft,
     target: ModelEngine,
-    caches: Iterator[DraftCache],
+    cache: DraftCache | None,
     max_batch_size: int,
     padding: _Padding,
     followers: Followers | None,
 ) -> DraftRuntime:
     """``followers``: of a draft that is split as its target is."""
-    plan, sizes = opened.plan, None if cache is None else CacheSizes.of(cache.books)
+    plan, sizes = opened.plan, None
+    if cache is not None:
+        scratch = plan.scratch_states(max_batch_size)
+        sizes = CacheSizes.of(cache.books, num_scratch=scratch)
     tensors = draft_tensors(engine, plan, target.caches, sizes)
     if followers is not None:
         led = _led(plan.folder, sizes, opened.sessions, followers)
