@@ -93,8 +93,8 @@ class Family:
         """The family as GGUF files spell it, in which it is read."""
         assert self.gguf is not None
         gguf = self.gguf
-        parts = {"mixed": gguf.mixed, "stacked": gguf.stacked, "also": {}}
-        return replace(self, names=gguf.names, paired=gguf.paired, fused=gguf.fused, **parts)
+        read = replace(self, names=gguf.names, paired=gguf.paired, fused=gguf.fused)
+        return replace(read, mixed=gguf.mixed, stacked=gguf.stacked, also={})
 
     @property
     def embedding(self) -> str:
