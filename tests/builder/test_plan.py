@@ -52,6 +52,20 @@ def test_text(models: TinyModels) -> None:
     ]
 
 
+def test_without_a_compiler(
+    models: TinyModels, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is compiled then, and it is said why; who names a compiler is taken at his word."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    plan = plan_build(models.folder("llama"), BuildConfig())
+    assert plan.engine.build.backend == "eager"
+    assert "because  backend eager: no C++ compiler found" in plan.describe()
+    assert "install one, for example the Debian package g++" in caplog.text
+    monkeypatch.setenv("CXX", "missing")
+    assert plan_build(models.folder("llama"), BuildConfig()).engine.build.backend == "aoti"
+
+
 def test_a_draft_for_another_target(models: TinyModels, tmp_path: Path) -> None:
     """It says itself what it was trained for: nothing is said of the right target, both
     fingerprints of another one; a damaged note is named."""
