@@ -257,8 +257,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         ("config.json", "is not one of paged, slot, step", "trtspec-build"),
     ),
     "states": (
-        edited(facts__draft__caches=[{"window": 0, "buffers": [STATE]}]),
-        ("config.json", "draft whose layers keep states runs in Python only"),
+        edited(
+            facts__draft__caches=[{"window": 0, "buffers": [STATE]}],
+            facts__draft__rollout__by_pass=False,
+        ),
+        ("config.json", "draft whose layers keep states is rolled out pass by pass"),
     ),
     "type": (edited(build__max_seq_len="long"), ("config.json", "an integer", "a string")),
     "backend": (edited(build__backend="eager"), ("'eager'", "Python only", "--backend aoti")),

@@ -25,7 +25,18 @@ from trtspec.llmapi import resources
 from .. import inside
 from ..models.tiny_hf import tiny_model
 from .families import VOCAB, family_model
-from .helpers import TinyModels, assert_no_leak, chain, open_llm, random_prompt, tokens, tree, watch
+from .helpers import (
+    TinyModels,
+    assert_no_leak,
+    chain,
+    ngram,
+    open_llm,
+    random_prompt,
+    tokens,
+    tree,
+    watch,
+)
+from .hybrid_drafts import hybrid
 from .parallel_drafts import pard, save_pard
 from .prefix_hits import check_hits_at_every_offset
 
@@ -218,3 +229,24 @@ def test_memory_plan(hybrids: TinyModels, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(resources, "free_memory", lambda device: own // 2)
     with pytest.raises(EngineError, match="states of max_batch_size 3 requests take"):
         open_llm(folder, shape, max_seq_len=96, max_batch_size=3)
+
+
+def test_timed_calls_and_members(hybrids: TinyModels) -> None:
+    """Rollouts of nobody, by which `hybrid` knows what drafts cost, step no request's state; and as
+    one of several the draft changes no text."""
+    folder = sure(hybrids, "qwen3_5")
+    members = hybrid(chain(folder, 3), ngram(4))
+    with open_llm(folder, members, max_seq_len=96, max_batch_size=3) as llm:
+        draft, books = inside.drafts(llm)[0], inside.resources(llm).drafts[0]
+        own = books.states.num_slots
+        for rows in (1, 5):
+            for state in draft.caches._states:
+                state.fill_(7)
+            assert draft.time_call(2, rows) > 0
+            for state in draft.caches._states:
+                assert (state[:own] == 7).all() and not (state[own:] == 7).all()
+        found, asked, _ = drafted(llm, GREEDY)
+        assert asked > 0
+        assert_no_leak(llm)
+    with open_llm(folder, max_seq_len=96) as llm:
+        assert drafted(llm, GREEDY)[0] == found

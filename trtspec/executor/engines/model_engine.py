@@ -202,9 +202,10 @@ class ModelEngine(CountedEngine):
         rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
         padding = RowBatch(rows, torch.zeros(0, dtype=torch.int64), 0)
         if self.caches.keeps_states:
-            rows.query_start[1:] = bucket.rows
-            spare = torch.tensor([self.caches.spare_state], dtype=torch.int32)
-            padding = padding._replace(state_slots=spare)
+            rows.query_start[-1] = bucket.rows  # all are of the last one
+            slots = torch.full((bucket.requests,), -1, dtype=torch.int32)
+            slots[-1] = self.caches.spare_state
+            padding = padding._replace(state_slots=slots)
         if not self._sessions.drafts:
             self._forward(padding, bucket, _NOTHING_TO_VERIFY)
             return
