@@ -43,14 +43,17 @@ struct PassRolloutHolder : torch::CustomClassHolder {
     return {std::move(trees), rollout.num_passes()};
   }
 
-  Tensors begin(Tensors inputs, const Tensors& caches, int64_t max_depth, double pace,
+  Tensors begin(Tensors inputs, int64_t num_states, int64_t max_depth, double pace,
                 const std::optional<at::Tensor>& gains, double p_min) {
-    return rollout.begin(std::move(inputs), caches, rule_of(max_depth, pace, gains, p_min));
+    return rollout.begin(std::move(inputs), num_states, rule_of(max_depth, pace, gains, p_min));
   }
 
   Tensors next(const at::Tensor& ids, const at::Tensor& gains, double seconds) {
     return rollout.next(ids, gains, seconds);
   }
+
+  // From where to where states are copied before the next pass.
+  std::tuple<Ints, Ints> copies() { return {rollout.copies().from, rollout.copies().to}; }
 
   std::tuple<Tensors, int64_t> trees() { return {rollout.trees(), rollout.num_passes()}; }
 
@@ -67,5 +70,6 @@ void register_pass_rollout(torch::Library& library) {
       .def("run", &PassRolloutHolder::run)
       .def("begin", &PassRolloutHolder::begin)
       .def("next", &PassRolloutHolder::next)
+      .def("copies", &PassRolloutHolder::copies)
       .def("trees", &PassRolloutHolder::trees);
 }

@@ -250,3 +250,16 @@ def test_timed_calls_and_members(hybrids: TinyModels) -> None:
         assert_no_leak(llm)
     with open_llm(folder, max_seq_len=96) as llm:
         assert drafted(llm, GREEDY)[0] == found
+
+
+@pytest.mark.slow
+def test_a_split_draft(hybrids: TinyModels) -> None:
+    """All ranks step and copy their parts of the states."""
+    folder = sure(hybrids, "qwen3_5")
+    shape = {**tree(folder, 2, 3, 8), "draft_tensor_parallel_size": 2}
+    with open_llm(folder, shape, max_seq_len=96, tensor_parallel_size=2) as llm:
+        for run in RUNS:
+            _, asked, right = drafted(llm, run)
+            assert 0 < right < asked
+        assert llm.get_metrics()["acceptance_rate_per_pos"] == [1, 1, 1]
+        assert_no_leak(llm)

@@ -24,6 +24,7 @@ from trtspec.config.kv import CacheLayout
 from trtspec.config.tree import TreeShape
 from trtspec.executor.engines import pass_rollout
 from trtspec.executor.engines.buckets import greedy_sampling
+from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.executor.engines.pass_rollout import PassRollout, StopRule
 from trtspec.speculative.tree_levels import make_levels
 
@@ -239,19 +240,19 @@ def fed_requests(
     return groups, texts
 
 
-def states_of(
+def fill_states(
     rng: random.Random,
     engine: Engine,
     groups: Sequence[RowGroup],
     texts: Sequence[Path],
-    widest: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots of the requests' states, and the buffer, whose last slots are those of a pass."""
+    states: torch.Tensor,
+) -> torch.Tensor:
+    """States of requests among the first nine; returns the slot of each."""
     own = torch.tensor(rng.sample(range(9), len(texts)), dtype=torch.int32)
-    states = torch.full((9 + len(texts) * widest, 1, 1), -1, dtype=torch.int64)
+    states.fill_(-1)
     for slot, group, text in zip(own.tolist(), groups, texts, strict=True):
         states[slot] = engine.number(text[: group.context])
-    return own, states
+    return own
 
 
 @pytest.mark.parametrize("keeps_states", [False, True])
@@ -266,8 +267,9 @@ def test_equals_the_reference(
     for seed in range(6):
         draft = Draft(seed, shape.topk, certain=rng.choice((0.2, 0.8, 0.97)))
         engine, times = Engine(draft, layout), Times(0.01)
-        places = [0] if keeps_states else []
-        loop = PassRollout(engine, shape, layout.tokens_per_block, places)
+        buffer = torch.zeros(9 + 4 * shape.widest_pass, 1, 1, dtype=torch.int64)
+        caches = KVTensors([(buffer,)], [["slot"]], buffer.dtype, layout)
+        loop = PassRollout(engine, shape, layout.tokens_per_block, caches if keeps_states else None)
         for _ in range(8):
             groups, texts = fed_requests(rng, engine, layout, shape.num_rollout_rows)
             indices = [rng.randrange(100) for _ in texts]
@@ -276,15 +278,15 @@ def test_equals_the_reference(
             loop.rule, draft.seen = random_rule(rng, 0.01), []
             inputs = EngineInputs(rows, last_rows=last_rows, columns=columns)
             if keeps_states:
-                own, states = states_of(rng, engine, groups, texts, shape.widest_pass)
-                inputs = inputs._replace(state_slots=own, caches=(states,))
+                own = fill_states(rng, engine, groups, texts, buffer)
+                inputs = inputs._replace(state_slots=own, caches=(buffer,))
             found = loop.run(inputs)
             roots = list(zip(texts, indices, strict=True))
             expected, passes = grown(draft, shape, roots, loop.rule, times)
             assert draft.seen == [len(rows.input_ids), *passes]
             assert loop.num_passes == 1 + len(passes)
             if keeps_states:
-                assert states[own.long()].flatten().tolist() == [*map(engine.number, texts)]
+                assert buffer[own.long()].flatten().tolist() == [*map(engine.number, texts)]
             for nodes, *tree in zip(expected, *found, strict=True):
                 assert nodes == list(zip(*(part.tolist() for part in tree), strict=True))
             stopped += len(passes) + 1 < shape.num_steps

@@ -260,6 +260,8 @@ def _draft(
     if followers is not None:
         led = _led(plan.folder, sizes, opened.sessions, followers)
         opened = replace(opened, sessions=led)
+        if tensors is not None:
+            tensors = LedCaches.of(tensors, plan.folder, followers)
     made = _draft_engine(engine, opened, tensors, padding.drafts)
     states, longest = engine.states_of(plan), plan.longest
     return DraftRuntime(plan.folder, plan.network, made, cache, states, longest)
@@ -281,7 +283,7 @@ def _draft_engine(
     )
     if DRAFT_PASS in sessions:
         tree, size = opened.plan.speculation.tree, engine.layout.tokens_per_block
-        passes = PassRollout(sessions[DRAFT_PASS], tree, size, caches.state_places)
+        passes = PassRollout(sessions[DRAFT_PASS], tree, size, caches)
         own = EngineSessions(passes=passes)
         return ModelEngine(facts, own, caches)
     step = sessions.get(DRAFT_STEP)

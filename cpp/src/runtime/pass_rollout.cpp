@@ -87,20 +87,25 @@ PassRollout::PassRollout(const TreeShape& shape, std::int64_t tokens_per_block,
 PassRollout::Tensors PassRollout::run(Session& session, Tensors inputs,
                                       std::span<const at::Tensor> caches, StopRule rule) {
   using Clock = std::chrono::steady_clock;
-  inputs = begin(std::move(inputs), caches, std::move(rule));
+  const auto states_at = [&](std::int64_t place) -> const at::Tensor& {
+    return caches[static_cast<std::size_t>(place)];
+  };
+  const std::int64_t num_states =
+      state_places_.empty() ? 0 : states_at(state_places_.front()).size(0);
+  inputs = begin(std::move(inputs), num_states, std::move(rule));
   while (!inputs.empty()) {
     inputs.insert(inputs.end(), caches.begin(), caches.end());
     const auto began = Clock::now();
     const Tensors found = session.run(std::move(inputs));
     const std::chrono::duration<double> took = Clock::now() - began;
     inputs = next(found.at(0), found.at(1), took.count());
+    for (const std::int64_t place : state_places_) copy_rows(states_at(place), copies_);
   }
   return trees();
 }
 
-PassRollout::Tensors PassRollout::begin(Tensors inputs, std::span<const at::Tensor> caches,
-                                        StopRule rule) {
-  const std::size_t last_rows = kRowInputs + (state_places_.empty() ? 0 : 1);
+PassRollout::Tensors PassRollout::begin(Tensors inputs, std::int64_t num_states, StopRule rule) {
+  const std::size_t last_rows = kRowInputs + (num_states > 0 ? 1 : 0);
   if (inputs.size() != last_rows + 1 + kColumns) {
     throw std::logic_error("a rollout takes packed rows, the roots' rows and sampling columns");
   }
@@ -109,15 +114,13 @@ PassRollout::Tensors PassRollout::begin(Tensors inputs, std::span<const at::Tens
   const RowPlaces rows{inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6], inputs[7]};
   growth_.emplace(levels_, rollout_roots(rows, inputs[last_rows]), tokens_per_block_,
                   inputs[7].size(1), std::move(rule));
-  states_.clear();
-  for (const std::int64_t place : state_places_) {
-    states_.push_back(caches[static_cast<std::size_t>(place)]);
-  }
-  if (!states_.empty()) {
+  copies_ = {};
+  beam_states_.reset();
+  if (num_states > 0) {
     const at::Tensor& slots = inputs[kRowInputs];
     beam_states_.emplace(std::span(slots.const_data_ptr<std::int32_t>(),
                                    static_cast<std::size_t>(slots.numel())),
-                         states_.front().size(0));
+                         num_states);
   }
   rows_ = 0;
   num_passes_ = 1;
@@ -130,6 +133,7 @@ PassRollout::Tensors PassRollout::next(const at::Tensor& ids, const at::Tensor& 
     double& mean = seconds_.try_emplace(rows_, seconds).first->second;
     mean += (seconds - mean) / kMeanOf;
   }
+  copies_ = {};
   const auto size = static_cast<std::size_t>(ids.numel());
   growth_->record({ids.const_data_ptr<std::int64_t>(), size},
                   {gains.const_data_ptr<float>(), size}, ids.size(1));
@@ -141,7 +145,7 @@ PassRollout::Tensors PassRollout::next(const at::Tensor& ids, const at::Tensor& 
   rows_ = std::ssize(beam.tokens);
   ++num_passes_;
   Tensors inputs;
-  if (states_.empty()) {
+  if (!beam_states_) {
     inputs = beam_tensors(beam, block_tables_);
   } else {
     at::Tensor slots = split(beam);
@@ -158,15 +162,14 @@ PassRollout::Tensors PassRollout::next(const at::Tensor& ids, const at::Tensor& 
 PassRollout::Tensors PassRollout::trees() const { return to_outputs(growth_->trees()); }
 
 at::Tensor PassRollout::split(BeamRows& beam) {
-  const BeamStates::Pass pass = beam_states_->next(beam);
-  for (const at::Tensor& buffer : states_) copy_rows(buffer, pass);
+  copies_ = beam_states_->next(beam);
   const std::vector<std::int32_t> lengths = std::exchange(beam.context_lens, {});
   for (const std::int32_t length : lengths) {
     beam.context_lens.insert(beam.context_lens.end(), static_cast<std::size_t>(beam.width), length);
   }
   beam.starts.resize(beam.tokens.size() + 1);
   std::iota(beam.starts.begin(), beam.starts.end(), 0);
-  return host_copy(pass.slots);
+  return host_copy(copies_.slots);
 }
 
 PassRollout::Tensors PassRollout::columns(std::int64_t rows, std::int64_t depth) const {

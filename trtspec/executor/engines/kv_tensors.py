@@ -94,9 +94,14 @@ class KVTensors:
         return bool(self._states)
 
     @property
+    def num_states(self) -> int:
+        """Slots of states."""
+        return len(self._states[0]) if self._states else 0
+
+    @property
     def spare_state(self) -> int:
         """The slot that no request has."""
-        return len(self._states[0]) - 1
+        return self.num_states - 1
 
     def release(self) -> None:
         """Let go of the memory, as far as it is nobody else's."""

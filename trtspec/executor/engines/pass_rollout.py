@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
 from trtspec.config.tree import TreeShape
+from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.ops import native  # noqa: F401  registers the class
 
 ALL_DEPTHS = (1 << 31) - 1
@@ -46,14 +46,16 @@ class PassRollout:
         session: Session,
         tree: TreeShape,
         tokens_per_block: int,
-        states: Sequence[int] = (),
+        caches: KVTensors | None = None,
     ) -> None:
-        """``session``: of a `DraftPass`. ``states``: which of its caches hold states, of which the
-        last slots are those of its passes (cpp/include/trtspec/beam_states.hpp)."""
+        """``session``: of a `DraftPass`. ``caches``: those of its network, if it keeps states, of
+        which the last ones are those of its passes (cpp/include/trtspec/beam_states.hpp)."""
         self.session = session
         self.num_steps = tree.num_steps
         self.rule = StopRule()
         self.num_passes = 0
+        self._caches = caches if caches is not None and caches.keeps_states else None
+        states = [] if self._caches is None else self._caches.state_places
         package = getattr(session, "package", None)
         choices = [list(path) for path in tree.choices or ()]
         sizes = tree.topk, tree.num_steps, tree.num_draft_tokens
@@ -71,7 +73,8 @@ class PassRollout:
         if self._whole is not None:
             trees, self.num_passes = self._whole(given, list(inputs.caches), *stop)
         else:
-            self._call_passes(self._loop.begin(given, list(inputs.caches), *stop), inputs)
+            count = 0 if self._caches is None else self._caches.num_states
+            self._call_passes(self._loop.begin(given, count, *stop), inputs)
             trees, self.num_passes = self._loop.trees()
         found: list[Tensor] = trees
         return found
@@ -81,3 +84,7 @@ class PassRollout:
             began = time.perf_counter()
             ids, gains = self.session.run(inputs.filled([*given, *inputs.caches]))
             given = self._loop.next(ids, gains, time.perf_counter() - began)
+            if self._caches is not None:
+                source, wanted = self._loop.copies()
+                if source:
+                    self._caches.copy_states(torch.tensor(source), torch.tensor(wanted))

@@ -25,7 +25,7 @@ class PassRollout {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  // states: which of the caches hold states; their buffers lie on the host.
+  // states: which of the caches that `run` is given hold states; their buffers lie on the host.
   PassRollout(const TreeShape& shape, std::int64_t tokens_per_block,
               std::vector<std::int64_t> states = {});
 
@@ -35,10 +35,12 @@ class PassRollout {
   Tensors run(Session& session, Tensors inputs, std::span<const at::Tensor> caches, StopRule rule);
 
   // The same call by call, for what C++ cannot call. The inputs of a pass without caches; none
-  // where there is no further pass. The caches are kept until the next rollout.
-  Tensors begin(Tensors inputs, std::span<const at::Tensor> caches, StopRule rule);
+  // where there is no further pass. num_states: in each buffer of states; 0: there is none.
+  Tensors begin(Tensors inputs, std::int64_t num_states, StopRule rule);
   // `seconds`: that the pass took.
   Tensors next(const at::Tensor& ids, const at::Tensor& gains, double seconds);
+  // Copies of states to be made before the pass that `next` returned.
+  const BeamStates::Pass& copies() const { return copies_; }
   Tensors trees() const;
 
   // Passes of this rollout.
@@ -46,7 +48,7 @@ class PassRollout {
 
  private:
   Tensors columns(std::int64_t rows, std::int64_t depth) const;
-  // Makes each row of a beam a request of its own, with its state: returns those.
+  // Makes each row of a beam a request of its own, with the state that `copies_` says.
   at::Tensor split(BeamRows& beam);
 
   Levels levels_;
@@ -59,7 +61,7 @@ class PassRollout {
   Tensors columns_;
   std::optional<TreeGrowth> growth_;
   std::optional<BeamStates> beam_states_;
-  Tensors states_;
+  BeamStates::Pass copies_;
   std::int64_t rows_ = 0;  // of the pass under way; 0: the first one, whose rows vary
   std::int64_t num_passes_ = 0;
 };
