@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from trtspec.errors import EngineError
 from trtspec.ops.collectives import (
     RankGroup,
     all_gather,
@@ -19,6 +22,7 @@ from trtspec.ops.collectives import (
     all_reduce,
     all_reduce_reference,
 )
+from trtspec.ops.nccl import DeviceGroup, new_store
 
 
 @contextmanager
@@ -119,3 +123,30 @@ def test_a_network_without_ranks_is_refused() -> None:
 def test_a_rank_that_is_none_is_refused() -> None:
     with shared_memory(2) as memory, pytest.raises(RuntimeError, match="rank 2 of 2 ranks"):
         RankGroup(memory, 2, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gpus_add_in_the_same_order(dtype: torch.dtype) -> None:
+    """As far as a machine without them can tell: over another kind of process group, of threads."""
+    given, store = parts(3, (5, 8), dtype), dist.HashStore()
+    logits = [x.float() for x in given]
+
+    def run(rank: int) -> tuple[Tensor, Tensor]:
+        exchange = dist.ProcessGroupGloo(store, rank, 3, timedelta(seconds=20))
+        group, unread = DeviceGroup(exchange, 3), torch.zeros(1, 1, dtype=torch.int64)
+        return (
+            group.all_reduce(given[rank].t(), unread),
+            group.all_gather(logits[rank], unread, 20),
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        for total, gathered in pool.map(run, range(3)):
+            assert torch.equal(total, all_reduce_reference([x.t() for x in given]))
+            assert torch.equal(gathered, all_gather_reference(logits, 20))
+            assert gathered.is_contiguous()
+
+
+@pytest.mark.skipif(dist.is_nccl_available(), reason="torch has NCCL here")
+def test_a_torch_without_nccl_is_refused_by_name() -> None:
+    with pytest.raises(EngineError, match="has no NCCL, by which 2 GPUs compute together"):
+        new_store(2)

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from trtspec.errors import ConfigError
 from trtspec.ops import native as native  # registers the custom ops
 from trtspec.ops.cuda_ops import register_cuda_ops
 from trtspec.ops.host import available_memory
@@ -62,3 +63,20 @@ def free_memory(device: str) -> int:
         free, _ = torch.cuda.mem_get_info(0)
         return int(free)
     return available_memory()
+
+
+def visible_gpus(count: int) -> list[str]:
+    """So many CUDA devices, the first ones that this process sees, as CUDA_VISIBLE_DEVICES names
+    them.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    found = torch.cuda.device_count()
+    if found < count:
+        raise ConfigError(
+            f"tensor_parallel_size {count} takes as many GPUs, torch finds {found}; check "
+            "CUDA_VISIBLE_DEVICES, or choose fewer"
+        )
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (named.split(",") if named else [*map(str, range(found))])[:count]

@@ -24,22 +24,16 @@ def split(target: ModelConfig, build: BuildConfig) -> ModelConfig:
     """What a rank has of a target.
 
     Raises:
-        ConfigError: targets are not split there, on a GPU or in graphs without ops; or see
+        ConfigError: targets are not split there, in graphs without ops; or see
             `ModelConfig.sharded`.
     """
     ranks = build.tensor_parallel_size
     if ranks == 1:
         return target
-    asked = f"tensor_parallel_size {ranks}"
-    if build.device != "cpu":
-        raise ConfigError(
-            f"{asked}: in this version ranks are processes of a CPU's host, and the device is "
-            f"{build.device!r}; leave it out, or build for a CPU (device 'cpu')"
-        )
     if not backend_named(build.backend).runs_ops:
         raise ConfigError(
-            f"{asked}: ranks meet in ops, and graphs of backend {build.backend!r} call none; "
-            "choose another, such as the default one"
+            f"tensor_parallel_size {ranks}: ranks meet in ops, and graphs of backend "
+            f"{build.backend!r} call none; choose another, such as the default one"
         )
     return target.sharded(ranks, build.enable_expert_parallel)
 

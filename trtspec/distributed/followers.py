@@ -20,7 +20,11 @@ from trtspec.distributed.messages import Channel
 from trtspec.errors import EngineError
 from trtspec.log import logger
 from trtspec.ops.collectives import RankGroup, all_reduce
+from trtspec.ops.nccl import DeviceGroup, new_store
 
+JOIN = "join"
+"""What followers know by it: `DeviceGroup.over` the store at a port."""
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _SECONDS_TO_END = 5.0
 """How long a follower may take to end before it is killed: it may hang in the kernel."""
 
@@ -33,11 +37,15 @@ class Followers:
     can.
     """
 
-    def __init__(self, program: str, ranks: int, told: Sequence[str]) -> None:
+    def __init__(
+        self, program: str, ranks: int, told: Sequence[str], devices: Sequence[str] = ()
+    ) -> None:
         """``program``: the module that they run, with what `Follower.of` reads and then ``told`` as
-        its arguments."""
+        its arguments. ``devices``: of each rank the GPU that it computes on, as
+        CUDA_VISIBLE_DEVICES names it; empty: they are on CPUs."""
         self.fault: EngineError | None = None
         self._is_closed = False
+        self._gpus: DeviceGroup | None = None
         memory = os.memfd_create("trtspec-ranks")
         try:
             os.ftruncate(memory, RankGroup.memory_bytes(ranks))
@@ -46,6 +54,7 @@ class Followers:
             self._processes: list[subprocess.Popen[bytes]] = []
             for rank in range(1, ranks):
                 own, theirs = Channel.pair()
+                sees = {VISIBLE_DEVICES: devices[rank]} if devices else {}
                 numbers = json.dumps([memory, theirs.fileno(), rank, ranks])
                 self._channels.append(own)
                 self._processes.append(
@@ -53,7 +62,7 @@ class Followers:
                         python_command("-m", program, numbers, *told),
                         pass_fds=(memory, theirs.fileno()),
                         stdin=subprocess.DEVNULL,
-                        env=python_environment(),
+                        env=python_environment(**sees),
                         start_new_session=True,  # Ctrl-C is for rank 0, which ends them
                     )
                 )
@@ -78,6 +87,17 @@ class Followers:
         except RuntimeError as error:
             raise self.fail(str(error)) from error
 
+    def meet_on_gpus(self) -> None:
+        """Let all ranks, which have met, exchange what lies on their GPUs as well.
+
+        Raises:
+            EngineError: see `new_store`, `DeviceGroup.over`, and `fault`.
+        """
+        ranks = self.group.ranks
+        store = new_store(ranks)
+        self.tell(JOIN, store.port)
+        self._gpus = DeviceGroup.over(store, 0, ranks)
+
     def tell(self, name: str, given: Any) -> None:
         """Have each follower do what it knows by that name.
 
@@ -99,13 +119,13 @@ class Followers:
         if self.fault is None:
             self.fault = EngineError(f"{reason}; make a new LLM")
             logger.error("the ranks end: %s", reason)
-        self.group.end()
+        self._end_calls()
         return self.fault
 
     def close(self) -> None:
         """End the followers."""
         self._is_closed = True
-        self.group.end()
+        self._end_calls()
         for channel in self._channels:
             channel.shut()
         for process in self._processes:
@@ -117,6 +137,11 @@ class Followers:
         for watch, channel in zip(self._watches, self._channels, strict=True):
             watch.join()
             channel.close()
+
+    def _end_calls(self) -> None:
+        self.group.end()
+        if self._gpus is not None:
+            self._gpus.close()
 
     def _watch(self, rank: int) -> None:
         channel, process = self._channels[rank - 1], self._processes[rank - 1]

@@ -18,6 +18,7 @@ from trtspec.backends.session import Session
 from trtspec.backends.shape import TARGET
 from trtspec.distributed.cores import keep_to_share
 from trtspec.distributed.follower import Follower
+from trtspec.distributed.followers import JOIN
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import open_sessions
@@ -25,6 +26,7 @@ from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.executor.schedule.led_caches import COMPACT, COPY_STATES, call_name
 from trtspec.llmapi.cache_sizes import CacheSizes, draft_tensors
 from trtspec.ops.collectives import all_reduce
+from trtspec.ops.nccl import DeviceGroup, store_at
 from trtspec.ops.threads import take_threads
 
 RANK_PROGRAM = "trtspec.llmapi.rank"
@@ -37,6 +39,7 @@ class Rank:
     its own."""
 
     def __init__(self, folder: Path, drafts: Sequence[str], follower: Follower) -> None:
+        self._group = follower.group
         self._engine = engine = EngineConfig.read(folder)
         self._drafts = {each.folder: each for each in engine.drafts if each.folder in drafts}
         self._caches: dict[str, KVTensors] = {}
@@ -45,12 +48,16 @@ class Rank:
         if opened.replay is not None:
             sessions[TARGET][REPLAY] = opened.replay
         sessions |= {draft.plan.folder: draft.sessions for draft in opened.drafts}
-        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open}
+        self.calls: dict[str, Callable[[Any], object]] = {OPEN: self._open, JOIN: self._join}
         for network, graphs in sessions.items():
             for name, session in graphs.items():
                 self.calls[call_name(network, name)] = self._call_of(network, session)
             for name in (COMPACT, COPY_STATES):
                 self.calls[call_name(network, name)] = self._move_of(network, name)
+
+    def _join(self, port: int) -> None:
+        ranks = self._group.ranks
+        self._gpus = DeviceGroup.over(store_at(port, ranks), self._group.rank, ranks)
 
     def _open(self, given: tuple[str, CacheSizes | None]) -> None:
         """``given``: a network, and what its own caches have room for; the target comes first."""
@@ -65,10 +72,17 @@ class Rank:
         self._caches[network] = found
 
     def _call_of(self, network: str, session: Session) -> Callable[[EngineInputs], object]:
-        return lambda inputs: session.run(inputs._replace(caches=self._caches[network].all))
+        def call(inputs: EngineInputs) -> object:
+            placed = inputs.filled(map(self._placed, inputs.flat()))
+            return session.run(placed._replace(caches=self._caches[network].all))
+
+        return call
 
     def _move_of(self, network: str, name: str) -> Callable[[tuple[Tensor, Tensor]], object]:
-        return lambda slots: getattr(self._caches[network], name)(*slots)
+        return lambda slots: getattr(self._caches[network], name)(*map(self._placed, slots))
+
+    def _placed(self, told: Tensor) -> Tensor:
+        return told.to(self._engine.build.device)
 
 
 def main(numbers: str, folder: str, *drafts: str) -> int:

@@ -124,8 +124,9 @@ def _cache_blocks(
     is_slots = engine.layout.is_slots
     wanted = batch * (size if is_slots else limits.max_seq_len + size)
     device = engine.build.device
-    # Each rank has such caches, in the memory of one host.
-    budget = max(0, kv.budget(free_memory(device), total_memory(device))) // engine.target.ranks
+    budget = max(0, kv.budget(free_memory(device), total_memory(device)))
+    if device == "cpu":  # each rank has such caches, in the memory of one host
+        budget //= engine.target.ranks
     states = engine.state_bytes(drafts, batch, limits.max_num_tokens)
     if states > budget:
         raise EngineError(

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from trtspec.backends.cuda_graph import CudaGraphSession
+from trtspec.backends.device import visible_gpus
 from trtspec.backends.session import Session
 from trtspec.backends.shape import TARGET
 from trtspec.config.cuda_graph import CudaGraphConfig
@@ -103,6 +104,11 @@ def open_runtime(
         followers = _followers(folder, engine, drafts)
         if followers is not None:
             undo.callback(followers.close)
+            if engine.build.device == "cuda" and graphs is not None:
+                raise ConfigError(
+                    f"calls of {engine.target.ranks} GPUs are not captured in CUDA graphs in this "
+                    "version; write cuda_graph_config=False"
+                )
         needs = _needs(engine, drafts, speculation)
         padding = _Padding.of(graphs, limits, needs)
         group = None if followers is None else followers.group
@@ -111,6 +117,8 @@ def open_runtime(
             sessions = open_sessions(folder, engine, drafts, padding.inner_sizes, weights, group)
         if followers is not None:
             followers.meet()
+            if engine.build.device == "cuda":
+                followers.meet_on_gpus()
         # The weights are loaded by now: the caches get memory that they leave.
         resources = open_resources(engine, drafts, limits, needs, kv)
         books = resources.target
@@ -152,7 +160,10 @@ def _followers(
 ) -> Followers | None:
     """The other ranks of a target that is split, and of those drafts that are, too."""
     ranks, split = engine.target.ranks, (each.folder for each in drafts if each.network.ranks > 1)
-    return Followers(RANK_PROGRAM, ranks, [str(folder), *split]) if ranks > 1 else None
+    if ranks == 1:
+        return None
+    gpus = visible_gpus(ranks) if engine.build.device == "cuda" else ()
+    return Followers(RANK_PROGRAM, ranks, [str(folder), *split], gpus)
 
 
 def _needs(
