@@ -18,5 +18,5 @@ def test_ranks_have_the_first_gpus(
     if named:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert visible_gpus(2) == found
-    with pytest.raises(ConfigError, match="tensor_parallel_size 4 takes as many GPUs, .* finds 3"):
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size 4 takes as many GPUs, .* finds 3"):
         visible_gpus(4)
