@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from trtspec import GuidedDecodingParams, SamplingParams
 from trtspec.config.guided_decoding import MAX_GRAMMAR_CHARS, MAX_SCHEMA_NESTING
 from trtspec.errors import RequestError
+from trtspec.guided import compiler
+from trtspec.guided.grammar import grammar_of
+from trtspec.llmapi.prompts import load_tokenizer
 
 from ..llmapi.conftest import TextModel, text_model
 
@@ -69,11 +74,16 @@ BAD: list[dict[str, Any]] = [
     {"json": {"allOf": [{"anyOf": [_object(f"{i}{j}") for j in range(6)]} for i in range(8)]}},
     {"grammar": "root ::= undefined"},
     {"grammar": "start: )"},
+    {"grammar": "root ::= r\n" + 'r ::= "a"\n' * 1000},
     {"structural_tag": {"structures": [{"begin": "<a>", "schema": {}, "end": ""}]}},
     {"structural_tag": {"structures": [{"schema": {}}], "triggers": ["<"]}},
     {"structural_tag": {"structures": [{"begin": "<a>", "schema": 3}], "triggers": ["<"]}},
     {"structural_tag": {"structures": [{"begin": "<a>", "end": None}], "triggers": ["<"]}},
     {"structural_tag": {"structures": [{"begin": "<a>", "schema": {}}], "triggers": ["b"]}},
+    {"structural_tag": {"type": "structural_tag", "format": {"type": "star"}}},
+    {"structural_tag": {"type": "structural_tag", "format": {"type": "sequence", "elements": []}}},
+    {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string"}}},
+    {"structural_tag": {"type": "structural_tag"}},
 ]
 
 
@@ -141,3 +151,30 @@ def test_options_that_exclude_all_that_a_grammar_allows_are_the_requests_error(
     for output, said in zip(refused, words, strict=True):
         assert isinstance(output.error, RequestError) and said in str(output.error)
     assert fine.error is None
+
+
+def test_equal_grammars_that_come_at_once_are_compiled_once(
+    text_model: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, going_on = [], Event()
+
+    def slow(*args: Any) -> str:
+        asked.append(args)
+        assert going_on.wait(30)
+        return grammar_of(*args)
+
+    monkeypatch.setattr(compiler, "grammar_of", slow)
+    tokenizer = load_tokenizer(text_model.folder)
+    grammars = compiler.GrammarCompiler(tokenizer, len(tokenizer), [0])
+    forms = [GuidedDecodingParams(regex="[ab]c")] * 4 + [GuidedDecodingParams(regex="(a")] * 4
+    with ThreadPoolExecutor(len(forms)) as threads:
+        found = [threads.submit(grammars.matcher, form) for form in forms]
+        going_on.set()
+    assert [params for params, *_ in asked].count(forms[0]) == 1
+    assert len({id(each.result()) for each in found[:4]}) == 4
+    errors = [each.exception() for each in found[4:]]
+    assert all(isinstance(error, RequestError) for error in errors)
+    assert len(set(map(id, errors))) == 4
+    monkeypatch.setattr(compiler, "grammar_of", grammar_of)
+    with pytest.raises(RequestError, match="refused"):
+        grammars.matcher(forms[-1])

@@ -69,6 +69,7 @@ def test_openais_client(serve: Serve) -> None:
         ({"guided_regex": "a", "guided_choice": ["b"]}, "exactly one of"),
         ({"guided_json": {"type": "objekt"}}, "grammar is refused"),
         ({"structured_outputs": {"regexp": "a"}}, "did you mean `regex`"),
+        ({"structured_outputs": {}}, "exactly one of"),  # as vLLM does
         (
             {
                 "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}},

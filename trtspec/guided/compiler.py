@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
 from typing import Any
 
 from trtspec.config.guided_decoding import GuidedDecodingParams
@@ -40,7 +41,7 @@ class GrammarCompiler:
         self._ends = [token for token in ends if token in ids]  # a processor adds the others
         self._lock = threading.Lock()
         self._vocabulary: Any = None
-        self._compiled: OrderedDict[GuidedDecodingParams, Any] = OrderedDict()
+        self._compiled: OrderedDict[GuidedDecodingParams, Future[Any]] = OrderedDict()
 
     def matcher(self, params: GuidedDecodingParams) -> Any:
         """A new matcher (of llguidance) at the beginning of a text.
@@ -52,24 +53,37 @@ class GrammarCompiler:
         """
         library = import_optional("llguidance", "guided decoding", "trtspec[grammar]")
         with self._lock:
+            self._vocabulary = self._vocabulary or self._read_vocabulary()
             compiled = self._compiled.get(params)
-            if compiled is not None:
-                self._compiled.move_to_end(params)
-            vocabulary = self._vocabulary = self._vocabulary or self._read_vocabulary()
-        if compiled is None:
-            # Outside of the lock: others need not wait for a slow grammar.
-            limits = library.LLParserLimits(**_LIMITS)
-            grammar = grammar_of(params, library)
-            compiled = _on_deep_stack(
-                lambda: library.LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
-            )
-            if compiled.is_error():
-                raise RequestError(f"the grammar is refused: {compiled.get_error():.500}")
-            with self._lock:
+            if compiled is None:
+                # Beside the lock: others need not wait for a slow grammar, but equals do.
+                compiled = _on_deep_stack(partial(self._compile, params, library))
                 self._compiled[params] = compiled
                 while len(self._compiled) > _KEPT:
                     self._compiled.popitem(last=False)
-        return compiled.deep_copy()
+            self._compiled.move_to_end(params)
+        try:
+            return compiled.result().deep_copy()
+        except RequestError as error:
+            with self._lock:
+                self._compiled.pop(params, None)
+            raise RequestError(str(error)) from None  # the error itself is of all who wait
+
+    def _compile(self, params: GuidedDecodingParams, library: Any) -> Any:
+        grammar = grammar_of(params, library, self._special)
+        limits = library.LLParserLimits(**_LIMITS)
+        compiled = library.LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits)
+        if compiled.is_error():
+            raise RequestError(f"the grammar is refused: {compiled.get_error():.500}")
+        return compiled
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        """The tokens that are no text to the library: those that are said to be special, and others
+        that were added and look like it."""
+        added = self._tokenizer.added_tokens_decoder.items()
+        is_special = self._vocabulary.is_special_token
+        return {str(a): i for i, a in added if i < self.num_ids and is_special(i)}
 
     def _read_vocabulary(self) -> Any:
         if self._tokenizer is None:
@@ -89,13 +103,14 @@ class GrammarCompiler:
             ) from error
 
 
-def _on_deep_stack(act: Callable[[], Any]) -> Any:
-    """What ``act`` returns, called in a thread of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        with _starting:  # the size is the process's, for whichever thread starts next
-            usual = threading.stack_size(_STACK)
-            try:
-                called = pool.submit(act)
-            finally:
-                threading.stack_size(usual)
-        return called.result()
+def _on_deep_stack(act: Callable[[], Any]) -> Future[Any]:
+    """What ``act`` will return, called in a thread of its own."""
+    pool = ThreadPoolExecutor(1)
+    with _starting:  # the size is the process's, for whichever thread starts next
+        usual = threading.stack_size(_STACK)
+        try:
+            called = pool.submit(act)
+        finally:
+            threading.stack_size(usual)
+    pool.shutdown(wait=False)
+    return called

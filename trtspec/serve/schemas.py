@@ -158,17 +158,18 @@ class _Generation(_Body):
     def guided_decoding(self) -> dict[str, Any] | None:
         """What the fields for it ask for together; `GuidedDecodingParams` refuses more than one."""
         asked = self.response_format.guided_decoding if self.response_format is not None else None
-        structured = self.structured_outputs or {}
+        structured = self.structured_outputs
         if asked and structured:
             raise RequestError(
                 "`response_format` and `structured_outputs` differ; give one of them"
             )
-        asked = {**(asked or {}), **structured}
+        given = asked is not None or structured is not None  # {} too: it is then refused by name
+        asked = {**(asked or {}), **(structured or {})}
         for kind in ("json", "regex", "choice", "grammar"):
             value = getattr(self, f"guided_{kind}")
             if value is not None:
                 asked[f"guided_{kind}"] = value
-        return asked or None
+        return asked if asked or given else None
 
     def sampling(self, **others: Any) -> SamplingParams:
         """The sampling options; RequestError for a value that cannot be honoured."""
