@@ -246,7 +246,7 @@ def test_hidden_states_to_files(tmp_path: Path) -> None:
         ("m --no-enable-chunked-prefill", "`enable_chunked_prefill`=False is refused"),
         ("m --lora-modules a=b", "`lora_modules`='a=b' is refused: adapters"),
         ("m --cuda-graph-bs 1 2 4", r"`cuda_graph_bs`=\[1, 2, 4\] is refused"),
-        ("m --tool-call-parser hermes", "`tool_call_parser`='hermes' is refused: tools"),
+        ("m --tool-parser-plugin f.py", "`tool_parser_plugin`='f.py' is refused: texts"),
         ("m --attention-backend flashinfer", "one attention op"),
         ("m --stream-interval 4", "--stream_interval=4 is refused: every step"),
         ("m --extra_llm_api_options f.yml", "write its options as flags"),

@@ -31,19 +31,19 @@ def save_words(folder: Path, words: Sequence[str], *added: str) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
-def save_bytes(folder: Path, vocab_size: int, chat: bool = True) -> None:
+def save_bytes(folder: Path, vocab_size: int, chat: bool = True, end: str = END) -> None:
     """A byte-level BPE like that of real models: any text, several bytes or letters a token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END],
+        special_tokens=[end],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end)
     if chat:
         fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)

@@ -91,10 +91,13 @@ def test_chat_fields(server: Server, field: str, value: Any) -> None:
         ({"role": "pirate", "content": "a"}, "messages[0].role"),
         ({"role": "", "content": "a"}, "messages[0].role"),
         ({"content": "a"}, "messages[0].role"),
-        ({"role": "tool", "content": "a", "tool_call_id": "x"}, "messages[0]"),
+        ({"role": "tool", "content": "a", "tool_call_id": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": None}, "messages[0].content"),
-        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages[0]"),
+        (
+            {"role": "assistant", "content": "a", "tool_calls": [{}]},
+            "messages[0].tool_calls[0].function",
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]},
             "messages[0].content[0]",

@@ -36,6 +36,7 @@ except ConfigError as error:  # its packages are an extra: said once the program
 
 API_KEY_VARIABLE = "TRTSPEC_API_KEY"
 _ON_OFF = argparse.BooleanOptionalAction
+_PARSER = "name of a parser; auto: as the chat template shows; none (%(default)s)"
 _ONE = "one process serves; leave it out or give 1"
 _FOREIGN: Mapping[str, Foreign] = {
     **dict.fromkeys(
@@ -63,6 +64,7 @@ _FOREIGN: Mapping[str, Foreign] = {
         (
             *("skip_server_warmup", "enable_cache_report", "enable_prompt_tokens_details"),
             *("enable_server_load_tracking", "disable_frontend_multiprocessing"),
+            "enable_auto_tool_choice",
         ),
         Foreign("it must be true or false", any_bool),
     ),
@@ -119,6 +121,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--tokenizer", help="folder of another tokenizer")
     add("--chat-template", type=Path, help="file with a chat template in place of the checkpoint's")
+    add("--tool-call-parser", default="auto", help=_PARSER)
+    add("--reasoning-parser", default="auto", help=_PARSER)
     add("--seed", type=int, help="makes the seeds of requests without one reproducible")
 
     add = parser.add_argument_group("server").add_argument
@@ -247,7 +251,7 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
         "step_timeout",
         "max_failed_steps", "stay_after_failures",
         "max_body_bytes", "allowed_origins", "root_path", "ssl_certfile", "ssl_keyfile",
-        "metrics_prefix", "log_interval",
+        "metrics_prefix", "log_interval", "tool_call_parser", "reasoning_parser",
     )  # fmt: skip
     return {
         **{name: getattr(args, name) for name in names},

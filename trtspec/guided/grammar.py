@@ -34,6 +34,13 @@ def grammar_of(params: GuidedDecodingParams, library: Any, special: Mapping[str,
 
 
 def _converted(params: GuidedDecodingParams, library: Any, special: Mapping[str, int]) -> Any:
+    if params.choice is not None and any(
+        name in text for text in params.choice for name in special
+    ):
+        # As text the library could neither write nor tokenize these.
+        choices = [{"type": "const_string", "value": text} for text in params.choice]
+        either = {"type": "structural_tag", "format": {"type": "or", "elements": choices}}
+        return structural_tag(either, {}, special)
     if params.choice is not None:
         alternatives = "|".join(re.escape(choice) for choice in params.choice)
         return library.grammar_from("regex", alternatives)

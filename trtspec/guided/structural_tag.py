@@ -39,7 +39,7 @@ class _Rules:
         names = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
         self._marks = re.compile(f"({names})") if names else None
         self._parts: dict[str, Callable[[Mapping[str, Any], str], str]] = {
-            "const_string": lambda form, place: self._literal(_text(form, "value", place)),
+            "const_string": lambda form, place: self._literal(_text(form, "value", place, True)),
             "json_schema": lambda form, place: self._json(_object(form, "json_schema", place)),
             "regex": self._regex,
             "any_text": lambda form, place: "TEXT",
@@ -74,9 +74,13 @@ class _Rules:
         return name
 
     def _literal(self, text: str) -> str:
+        return " ".join(self._pieces(text)) or '""'
+
+    def _pieces(self, text: str) -> list[str]:
+        """A text in order: what is text to the library too, and tokens of their own."""
         pieces = self._marks.split(text) if self._marks is not None else [text]
         tokens = {name: f"<[{token}]>" for name, token in self._special.items()}
-        return " ".join(tokens.get(piece) or json.dumps(piece) for piece in pieces if piece)
+        return [tokens.get(piece) or json.dumps(piece) for piece in pieces if piece]
 
     def _json(self, schema: Mapping[str, Any]) -> str:
         return self._rule(f"%json {json.dumps({'x-guidance': self._json_options, **schema})}")
@@ -94,14 +98,13 @@ class _Rules:
             parts.append(self._text_until(end))
         else:
             parts += [self._inner(form, place), self._literal(end)]
-        return [part for part in parts if part]
+        return parts
 
     def _text_until(self, end: str) -> str:
         """Free text, which ends at the first place where ``end`` comes."""
-        literal = self._literal(end)
-        if literal.startswith("<["):
-            return f"TEXT {literal}"
-        return self._rule(f"TEXT {literal}", "[lazy]")
+        first, *rest = self._pieces(end)
+        text = f"TEXT {first}" if first.startswith("<") else self._rule(f"TEXT {first}", "[lazy]")
+        return " ".join([text, *rest])
 
     def _triggered_tags(self, form: Mapping[str, Any], place: str) -> str:
         triggers = [t for t in _list(form, "triggers", place) if isinstance(t, str) and t]

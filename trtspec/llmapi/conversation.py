@@ -14,7 +14,8 @@ from trtspec.llmapi.chat_template import ChatTemplate
 ROLES = ("system", "developer", "user", "assistant")
 _TOOL = "tool"
 _FIELDS = ("role", "content", "name")
-_SPELLINGS = (*_FIELDS, "tool_calls", "tool_call_id", "reasoning_content")
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_SPELLINGS = (*_FIELDS, "tool_calls", "tool_call_id", *_REASONING)
 
 
 def check_conversation(
@@ -73,6 +74,12 @@ def _checked(message: Any, template: ChatTemplate, place: str) -> dict[str, Any]
                 )
         elif value is None or (value == [] and key not in template.words):
             continue
+        elif key in _REASONING:
+            # Many templates leave the reasoning of earlier answers out, as their models expect.
+            key = next((k for k in (key, *_REASONING) if k in template.words), None)
+            if key is None:
+                continue
+            check_plain(value, f"{place}.{key}")
         elif not isinstance(key, str) or key not in template.words:
             hint = "" if key in _SPELLINGS else nearest(str(key)[:64], _SPELLINGS)
             raise RequestError(

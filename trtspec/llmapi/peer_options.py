@@ -48,7 +48,7 @@ _ONE_LEVEL = "weights and caches lie on the engine's device; give 0"
 _FIGURES = "figures are always kept: ask `get_metrics()`, or the server's /metrics"
 _CHECKPOINT = "the checkpoint's config.json says it"
 _REQUESTS = "it is said with each request, as SamplingParams"
-_PARSERS = "tools and reasoning are not parsed out of texts"
+_PARSERS = "texts are returned as they are; trtspec-serve reads tool calls and reasoning"
 _TOKENS = "max_num_tokens bounds the rows of a step, chunks of prompts among them"
 _REUSE = "write kv_cache_config={'enable_block_reuse': False} to turn prefix reuse off"
 _CAPTURES = ("FULL", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")

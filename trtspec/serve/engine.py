@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trtspec.config.sampling import SamplingParams
+from trtspec.errors import RequestError
+from trtspec.guided.thinking_budget import ThinkingMarks
+from trtspec.llmapi.chat_template import choose_template
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.llm import LLM
 from trtspec.serve.errors import CONTEXT_LENGTH_EXCEEDED, ApiError
+from trtspec.serve.schemas import ChatRequest
+from trtspec.serve.settings import ServeSettings
 from trtspec.serve.token_text import TokenText, longest_token
+from trtspec.serve.tools.reader import AnswerReader
+from trtspec.serve.tools.registry import reasoning_parser, tool_parser
 from trtspec.version import __version__
 
 
@@ -23,8 +30,9 @@ class Engine:
     without one.
     """
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, llm: LLM, settings: ServeSettings) -> None:
         self.llm = llm
+        self._settings = settings
         self.tokens = TokenText(llm.tokenizer)
         self.fingerprint = f"trtspec-{__version__}-{llm.config.fingerprints['engine'][:12]}"
         self._max_chars = llm.limits.max_seq_len * longest_token(llm.tokenizer)
@@ -45,6 +53,39 @@ class Engine:
                     CONTEXT_LENGTH_EXCEEDED,
                     param,
                 )
+
+    def reader(self, body: ChatRequest) -> AnswerReader:
+        """How answers to a request are read.
+
+        Raises:
+            RequestError: there is no chat template, or nobody knows how it writes calls.
+        """
+        tools = {t.function.name: t.function.parameters or {} for t in body.offered}
+        template = choose_template(self.llm.tokenizer, None, bool(tools)).text
+        parser = tool_parser(self._settings.tool_call_parser, template)
+        if tools and parser is None:
+            raise RequestError(
+                "tools: how this model writes calls is not known from its chat template; start the "
+                "server with --tool-call-parser"
+            )
+        thoughts = None
+        if parser is None or not parser.reads_reasoning:
+            thoughts = reasoning_parser(self._settings.reasoning_parser, template)
+        many = body.parallel_tool_calls is not False
+        return AnswerReader(parser, thoughts, tools, many, body.include_reasoning is not False)
+
+    def hides(self, texts: Sequence[str]) -> bool:
+        """Whether one of them is a special token, which is no part of a text unless asked for."""
+        return bool(self.tokens.special & set(texts))
+
+    def is_open(self, prompt: Sequence[int], reader: AnswerReader) -> bool:
+        """Whether a prompt ends within reasoning."""
+        if reader.reasoning is None:
+            return False
+        start, end = map(self.tokens.id_of, (reader.reasoning.start, reader.reasoning.end))
+        if start is None or end is None:
+            return False
+        return ThinkingMarks(start, end).is_open_after(prompt)
 
     async def start(
         self, submit: Callable[[], list[GenerationHandle]], params: SamplingParams

@@ -1,5 +1,4 @@
-"""What answers are made of: the JSON of /v1/completions and /v1/chat/completions, whole or in
-chunks."""
+"""Payloads: the JSON of an answer, whole or in chunks, and that of /v1/completions."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
-from trtspec.serve.logprobs import ChatLogprobs, CompletionLogprobs
+from trtspec.serve.logprobs import CompletionLogprobs
 from trtspec.serve.token_text import TokenText
 
 LogprobsForm = Callable[[Sequence[TokenLogprobs]], dict[str, Any]]
@@ -76,7 +75,7 @@ class Payloads(ABC):
     def whole(self, outputs: Sequence[RequestOutput], metrics: bool) -> dict[str, Any]:
         """The answer to a request that did not ask for a stream."""
         choices = [
-            self._choice(i * self._samples + completion.index, completion)
+            self._choice(i, completion, output)
             for i, output in enumerate(outputs)
             for completion in output.outputs
         ]
@@ -104,8 +103,7 @@ class Payloads(ABC):
         choices = []
         for g in grown:
             completion = output.outputs[g.index]
-            choice = self._delta(prompt * self._samples + g.index, g)
-            choice["finish_reason"] = g.finish_reason
+            choice = {"finish_reason": g.finish_reason, **self._delta(prompt, g, output)}
             if g.finish_reason is not None:
                 choice["stop_reason"] = completion.stop_reason
                 choice["seed"] = completion.seed
@@ -114,10 +112,12 @@ class Payloads(ABC):
         return choices
 
     @abstractmethod
-    def _choice(self, index: int, completion: CompletionOutput) -> dict[str, Any]: ...
+    def _choice(
+        self, prompt: int, completion: CompletionOutput, output: RequestOutput
+    ) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _delta(self, index: int, grown: Growth) -> dict[str, Any]: ...
+    def _delta(self, prompt: int, grown: Growth, output: RequestOutput) -> dict[str, Any]: ...
 
     @abstractmethod
     def _form(self) -> LogprobsForm: ...
@@ -145,46 +145,18 @@ class CompletionPayloads(Payloads):
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def _choice(self, index: int, completion: CompletionOutput) -> dict[str, Any]:
+    def _choice(
+        self, prompt: int, completion: CompletionOutput, output: RequestOutput
+    ) -> dict[str, Any]:
+        index = prompt * self._samples + completion.index
         logprobs = self._logprobs(index, completion.logprobs)
         text = completion.text
         return {"index": index, "text": text, "logprobs": logprobs, **self._end(completion)}
 
-    def _delta(self, index: int, grown: Growth) -> dict[str, Any]:
+    def _delta(self, prompt: int, grown: Growth, output: RequestOutput) -> dict[str, Any]:
+        index = prompt * self._samples + grown.index
         logprobs = self._logprobs(index, grown.logprobs)
         return {"index": index, "text": grown.text, "logprobs": logprobs}
 
     def _form(self) -> LogprobsForm:
         return CompletionLogprobs(self._tokens)
-
-
-class ChatPayloads(Payloads):
-    """Of /v1/chat/completions."""
-
-    prefix = "chatcmpl"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-
-    def opening(self, prompt: int) -> list[dict[str, Any]]:
-        return [
-            {
-                "index": prompt * self._samples + sample,
-                "delta": {"role": "assistant", "content": ""},
-                "logprobs": None,
-                "finish_reason": None,
-            }
-            for sample in range(self._samples)
-        ]
-
-    def _choice(self, index: int, completion: CompletionOutput) -> dict[str, Any]:
-        message = {"role": "assistant", "content": completion.text, "refusal": None}
-        logprobs = self._logprobs(index, completion.logprobs)
-        return {"index": index, "message": message, "logprobs": logprobs, **self._end(completion)}
-
-    def _delta(self, index: int, grown: Growth) -> dict[str, Any]:
-        delta = {"content": grown.text} if grown.text else {}
-        logprobs = self._logprobs(index, grown.logprobs)
-        return {"index": index, "delta": delta, "logprobs": logprobs}
-
-    def _form(self) -> LogprobsForm:
-        return ChatLogprobs(self._tokens)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,12 +17,14 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.chat_options import ChatOptions
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.serve.answer import Answer, Wishes
+from trtspec.serve.chat_payloads import ChatPayloads
 from trtspec.serve.engine import Engine
 from trtspec.serve.errors import ApiError, json_response
 from trtspec.serve.page import page_response
-from trtspec.serve.payloads import ChatPayloads, CompletionPayloads, Payloads
+from trtspec.serve.payloads import CompletionPayloads, Payloads
 from trtspec.serve.schemas import ChatRequest, CompletionRequest, ErrorResponse
 from trtspec.serve.service import Service, Status
+from trtspec.serve.tools.message import Message
 from trtspec.serve.trace import Trace
 from trtspec.version import __version__
 
@@ -57,17 +60,25 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     service = _service(request)
     engine = service.ready()
-    model, params, options = service.model_name(body.model), body.params(), body.template_options()
+    model, options = service.model_name(body.model), body.template_options()
     engine.check_lengths(["".join(message.text for message in body.messages)], "messages")
-    variables = ChatOptions(**options).chat_template_kwargs  # plain values, of no great depth
-    engine.check_lengths([json.dumps(dict(variables))], "chat_template_kwargs")
-    messages = [message.to_turn() for message in body.messages]
+    checked = ChatOptions(**options)  # plain values, of no great depth
+    engine.check_lengths([json.dumps(dict(checked.chat_template_kwargs))], "chat_template_kwargs")
+    engine.check_lengths([json.dumps(checked.tools)], "tools")
+    reader = engine.reader(body)
+    params = body.params(reader, shows_special=engine.hides(reader.marks))
+    as_text = reader.parser is not None and reader.parser.arguments_as_text
+    messages = [message.to_turn(as_text) for message in body.messages]
 
     def submit() -> list[GenerationHandle]:
         prompt = engine.llm.chat_prompt(messages, **options)
         return engine.llm.submit([prompt], params, priority=body.priority)
 
-    return _answer(request, engine, body, params, 1, model, ChatPayloads, submit)
+    def read(text: str, prompt: Sequence[int], is_whole: bool) -> Message:
+        return reader.read(text, engine.is_open(prompt, reader), is_whole)
+
+    built = partial(ChatPayloads, read=read)
+    return _answer(request, engine, body, params, 1, model, built, submit)
 
 
 @router.get("/v1/models", responses=_ERRORS)
@@ -127,7 +138,7 @@ def _answer(
     params: SamplingParams,
     num_prompts: int,
     model: str,
-    payloads: type[Payloads],
+    payloads: Callable[..., Payloads],
     submit: Callable[[], list[GenerationHandle]],
 ) -> Answer:
     service = _service(request)

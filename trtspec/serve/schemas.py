@@ -5,51 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from trtspec.config.sampling import MAX_LOGPROBS, MAX_SAMPLES, MAX_TEMPERATURE, SamplingParams
 from trtspec.config.strict import Foreign
 from trtspec.errors import RequestError
-from trtspec.llmapi.chat import TEXT_PARTS
 from trtspec.serve import unsupported
+from trtspec.serve.body import (
+    Body,
+    Integer,
+    Penalty,
+    StopString,
+    StopStrings,
+    Text,
+    Texts,
+    TokenId,
+    TokenKey,
+    TokenLists,
+    Tokens,
+)
+from trtspec.serve.messages import Message, NamedTool, ToolChoice, Tools
+from trtspec.serve.tools.reader import AnswerReader
 
-Text = Annotated[str, Field(min_length=1)]
-# fail_fast: one error a list, or a long list of wrong items would become a longer one of errors.
-Texts = Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=1024)]
-
-
-def _whole(value: Any) -> Any:
-    """JSON knows one kind of number: 5.0 is an integer too."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Integer = Annotated[int, BeforeValidator(_whole)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
-Tokens = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
-TokenLists = Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=1024)]
-# Every stop string is looked for after every token.
-StopString = Annotated[str, Field(min_length=1, max_length=256)]
-StopStrings = Annotated[list[StopString], Field(fail_fast=True, max_length=16)]
 MAX_CHAT_LOGPROBS = 20
 TemplateKwargs = Annotated[dict[str, Any], Field(max_length=32)]
 
 
-class _Body(BaseModel):
-    """Types are strict and every field is named; see `unsupported` for the others."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    foreign: ClassVar[Mapping[str, Foreign]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        known = {field.alias or name: field for name, field in cls.model_fields.items()}
-        return unsupported.without_unsupported(data, known, cls.foreign)
-
-
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """include_usage: a last chunk with the usage; continuous_usage_stats: one in every chunk."""
 
     foreign: ClassVar[Mapping[str, Foreign]] = unsupported.STREAM_OPTIONS
@@ -58,13 +40,13 @@ class StreamOptions(_Body):
     continuous_usage_stats: bool | None = None
 
 
-class Speculative(_Body):
+class Speculative(Body):
     """num_speculative_tokens: the depth of this request's drafts; 0 or null: none."""
 
     num_speculative_tokens: Annotated[Integer, Field(ge=0, lt=2**31)] | None
 
 
-class JsonSchemaFormat(_Body):
+class JsonSchemaFormat(Body):
     """OpenAI's: `strict` or not, the answer keeps to the schema."""
 
     name: str | None = None
@@ -73,7 +55,7 @@ class JsonSchemaFormat(_Body):
     strict: bool | None = None
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Body):
     """What the answer looks like."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
@@ -103,7 +85,7 @@ class ResponseFormat(_Body):
         return {"json_object": True} if self.type == "json_object" else None
 
 
-class _Generation(_Body):
+class _Generation(Body):
     """What both endpoints know: OpenAI's options and those that vLLM adds. None: the default."""
 
     model: str | None = None
@@ -208,43 +190,6 @@ class CompletionRequest(_Generation):
         return self.sampling(max_tokens=tokens, logprobs=self.logprobs)
 
 
-class TextPart(_Body):
-    """A piece of a message's content."""
-
-    foreign: ClassVar[Mapping[str, Foreign]] = unsupported.PART
-
-    type: Literal["text", "input_text", "output_text"]
-    text: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_text(cls, data: Any) -> Any:
-        kind = data.get("type") if isinstance(data, Mapping) else None
-        if isinstance(kind, str) and kind not in TEXT_PARTS:
-            raise ValueError(f"a part of type {kind[:32]!r} is refused: only text is offered")
-        return data
-
-
-class Message(_Body):
-    """One turn of a conversation. Whose content may be null, `LLM.chat` says."""
-
-    foreign: ClassVar[Mapping[str, Foreign]] = unsupported.MESSAGE
-
-    role: str  # `check_conversation` knows which there are: the template may name others
-    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)] | None
-    name: str | None = None
-
-    @property
-    def text(self) -> str:
-        """All of its text."""
-        content = self.content or ""
-        return content if isinstance(content, str) else "".join(part.text for part in content)
-
-    def to_turn(self) -> dict[str, Any]:
-        """As `LLM.chat` takes it."""
-        return {"content": None, **self.model_dump(exclude_none=True)}
-
-
 class ChatRequest(_Generation):
     """Body of /v1/chat/completions."""
 
@@ -258,14 +203,35 @@ class ChatRequest(_Generation):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+
+    @property
+    def offered(self) -> Tools:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
     def template_options(self) -> dict[str, Any]:
         """As `LLM.chat` takes them."""
         names = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
-        return {name: getattr(self, name) for name in names}
+        tools = [tool.model_dump(exclude_none=True) for tool in self.offered]
+        return {"tools": tools, **{name: getattr(self, name) for name in names}}
 
     @model_validator(mode="after")
     def _agree(self) -> ChatRequest:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            raise ValueError("`tools`: two have one name; give each its own")
+        asked = self.tool_choice
+        if isinstance(asked, NamedTool) and asked.function.name not in names:
+            raise ValueError(
+                f"`tool_choice` names {asked.function.name!r}, but `tools` has "
+                f"{', '.join(names)[:200] or 'none'}"
+            )
+        if asked == "required" and not names:
+            raise ValueError("`tool_choice`='required' needs `tools`")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("`top_logprobs` needs logprobs=true")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
@@ -273,11 +239,19 @@ class ChatRequest(_Generation):
             raise ValueError("`max_tokens` and `max_completion_tokens` differ; give one of them")
         return self
 
-    def params(self) -> SamplingParams:
-        """Without a limit the answer may fill the model's length."""
+    def params(self, reader: AnswerReader, shows_special: bool) -> SamplingParams:
+        """Without a limit the answer may fill the model's length. ``shows_special``: ``reader``
+        needs special tokens in the text."""
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+        asked = self.tool_choice or "auto"
+        choice = asked.function.name if isinstance(asked, NamedTool) else asked
+        is_strict = any(tool.function.strict for tool in self.offered)
+        others: dict[str, Any] = {"skip_special_tokens": False} if shows_special else {}
         return self.sampling(
-            max_tokens=limit, logprobs=(self.top_logprobs or 0) if self.logprobs else None
+            max_tokens=limit,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            guided_decoding=reader.form(choice, is_strict, self.guided_decoding),
+            **others,
         )
 
 

@@ -53,7 +53,7 @@ class Service:
 
     def open(self, llm: LLM) -> None:
         """The engine is loaded: serve from now on."""
-        self.engine = Engine(llm)
+        self.engine = Engine(llm, self.settings)
         self.gate = Gate(llm.limits.max_batch_size, self.settings.max_queue)
         self.metrics.watch(llm)
         if self.status is Status.STARTING:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
+from trtspec.serve.tools.registry import AUTO, reasoning_parser, tool_parser
 
 
 @strict_config()
@@ -34,6 +35,8 @@ class ServeSettings:
     max_body_bytes: larger request bodies get 413 before they are read.
     allowed_origins: origins of web pages whose scripts may call the server; none by default.
     metrics_prefix: what the names of metrics begin with, before the colon.
+    tool_call_parser, reasoning_parser: how answers are read, by the name of a parser; "auto": as
+        the chat template shows, "none": not at all.
     request_metrics: report speculative figures with every response, not only when asked.
     log_requests, log_interval: a line for each request; one on the whole every so many seconds
         while there is work (0: never).
@@ -56,6 +59,8 @@ class ServeSettings:
     max_body_bytes: int = 8 * 2**20
     allowed_origins: tuple[str, ...] = ()
     metrics_prefix: str = "trtspec"
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
     request_metrics: bool = False
     log_requests: bool = True
     log_interval: float = 5.0
@@ -70,6 +75,8 @@ class ServeSettings:
             raise ConfigError("api_key is empty, which every client would match; leave it out")
         if any(not key.isascii() or not key.isprintable() for key in self.api_keys):
             raise ConfigError("api_key may hold printable ASCII only, as an HTTP header carries it")
+        tool_parser(self.tool_call_parser, "")
+        reasoning_parser(self.reasoning_parser, "")
         if not 0 <= self.port < 2**16:
             raise ConfigError(f"port={self.port} must be between 0 and 65535 (0: any free one)")
         if self.max_queue < 0:

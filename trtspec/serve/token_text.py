@@ -13,6 +13,8 @@ class TokenText:
     def __init__(self, tokenizer: Any) -> None:
         self._decoder = TokenDecoder.of(tokenizer)
         self._known: dict[int, bytes] = {}
+        self.special = frozenset(self._decoder.special.values())
+        self._tokenizer = tokenizer
 
     def raw(self, token: int) -> bytes:
         """What the token adds to a text that has begun; empty for an id without a token."""
@@ -20,6 +22,11 @@ class TokenText:
         if known is None:
             known = self._known[token] = self._find(token)
         return known
+
+    def id_of(self, text: str) -> int | None:
+        """The token that is this text; None: there is none."""
+        token = self._tokenizer.convert_tokens_to_ids(text)
+        return token if token is not None and self.text(token) == text else None
 
     def text(self, token: int) -> str:
         """The token as text; bytes that are no whole characters as ``bytes:\\xe2\\x82``, the way

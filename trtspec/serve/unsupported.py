@@ -11,7 +11,7 @@ from typing import Any
 from trtspec.config.strict import Foreign, nearest
 from trtspec.llmapi.chat import PART_REMAINS
 
-_TOOLS = "tool calls are not offered"
+_FUNCTIONS = "write them as `tools` and `tool_choice`"
 _BEAM = "beam search is not offered; use `n`"
 _AUDIO = "only text is offered"
 _STORE = "nothing is stored"
@@ -44,16 +44,12 @@ COMPLETION: Mapping[str, Foreign] = _SAMPLING | {
     "prompt_embeds": Foreign("a prompt is text or token ids"),
 }
 CHAT: Mapping[str, Foreign] = _SAMPLING | {
-    "tools": Foreign(_TOOLS, (None, [])),
-    "tool_choice": Foreign(_TOOLS, (None, "none", "auto")),
-    "parallel_tool_calls": Foreign(_TOOLS, (None, True, False)),
-    "functions": Foreign(_TOOLS, (None, [])),
-    "function_call": Foreign(_TOOLS, (None, "none")),
+    "functions": Foreign(_FUNCTIONS, (None, [])),
+    "function_call": Foreign(_FUNCTIONS, (None, "none")),
     "audio": Foreign(_AUDIO, (None,)),
     "modalities": Foreign(_AUDIO, (None, ["text"])),
     "prediction": Foreign("predicted outputs are not offered; speculate with ngram", (None,)),
     "reasoning_effort": Foreign("give the template's own switch in `chat_template_kwargs`"),
-    "include_reasoning": Foreign("the text is returned as it is"),
     "verbosity": Foreign("it is a matter of the prompt", (None,)),
     "web_search_options": Foreign("nothing is looked up", (None,)),
     "store": Foreign(_STORE, (None, False)),
@@ -67,14 +63,10 @@ CHAT: Mapping[str, Foreign] = _SAMPLING | {
     "best_of": COMPLETION["best_of"],
 }
 MESSAGE: Mapping[str, Foreign] = {
-    "tool_calls": Foreign(_TOOLS, (None, [])),
-    "tool_call_id": Foreign(_TOOLS, (None,)),
-    "function_call": Foreign(_TOOLS, (None,)),
+    "function_call": Foreign(_FUNCTIONS, (None,)),
     "refusal": Foreign("a refusal is no part of a conversation here", (None,)),
     "audio": Foreign(_AUDIO, (None,)),
     "annotations": Foreign("they are no part of a conversation here", (None, [])),
-    "reasoning": Foreign("write it into the content", (None,)),
-    "reasoning_content": Foreign("write it into the content", (None,)),
 }
 PART: Mapping[str, Foreign] = dict.fromkeys(
     PART_REMAINS, Foreign("they are no part of a conversation here", (None, []))
