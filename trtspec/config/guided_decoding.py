@@ -46,8 +46,8 @@ class GuidedDecodingParams:
     grammar: in Lark, or in llama.cpp's EBNF (GBNF). structural_tag: free text in which a trigger
     starts a constrained part: a mapping, or text, ``{"structures": [{"begin": str, "schema": {...},
     "end": str}, ...], "triggers": [...]}``, or xgrammar's ``{"type": "structural_tag", "format":
-    {...}}``, with the types const_string, json_schema, regex, any_text, sequence, or, optional, tag,
-    triggered_tags and tags_with_separator. whitespace_pattern: a regex for white space between
+    {...}}``, with the types const_string, json_schema, regex, any_text, sequence, or, optional,
+    tag, triggered_tags and tags_with_separator. whitespace_pattern: a regex for white space between
     JSON tokens; by default up to 20 characters. disable_any_whitespace: allow none.
     """
 

@@ -224,6 +224,10 @@ class LLM:
             asked = self._prompts.chats(messages, options)
         return self.generate(asked, sampling_params, use_tqdm, priority)
 
+    def chat_tokens(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """The tokens of `chat_prompt`."""
+        return self._prompts.read(self.chat_prompt(messages, **options))[1]
+
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
         """The prompt that the chat template makes of a conversation; ``options`` as for `chat`.
 
@@ -233,6 +237,22 @@ class LLM:
                 that the template never reads, or content other than text.
         """
         return self._prompts.chat(messages, options)
+
+    def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, as those of a prompt.
+
+        Raises:
+            RequestError: there is no tokenizer, or it cannot read the text.
+        """
+        return self._prompts.tokenize(text, add_special_tokens)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included.
+
+        Raises:
+            RequestError: there is no tokenizer, there are no tokens, or one is not the model's.
+        """
+        return self._prompts.detokenize(tokens)
 
     def prepare(self, sampling_params: SamplingParams) -> None:
         """Do slow preparations for these options now, so that a later request with them starts at

@@ -84,6 +84,22 @@ class PromptReader:
             raise RequestError("the prompt is empty; it must have at least 1 token")
         return content, self._encode(content)
 
+    def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, which may be none; RequestError: there is no tokenizer, or it
+        cannot read the text."""
+        if self.tokenizer is None:
+            raise RequestError(
+                "a text prompt needs a tokenizer, but skip_tokenizer_init=True; give token ids"
+            )
+        return list(self._tokenize(text, add_special_tokens=add_special_tokens))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included; RequestError: there is no tokenizer, or one of
+        them is no token."""
+        if self.decoder is None:
+            raise RequestError("token ids have no text, as skip_tokenizer_init=True")
+        return self.decoder.decode(self._checked(tokens))
+
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Prompt:
         """Apply the chat template; the result is a prompt of token ids. ``options``: see
         `ChatOptions`.
@@ -167,11 +183,7 @@ class PromptReader:
         return params
 
     def _encode(self, text: str) -> list[int]:
-        if self.tokenizer is None:
-            raise RequestError(
-                "a text prompt needs a tokenizer, but skip_tokenizer_init=True; give token ids"
-            )
-        return self._checked(self._tokenize(text))
+        return self._checked(self.tokenize(text))
 
     def _tokenize(self, text: str, **options: Any) -> Any:
         try:

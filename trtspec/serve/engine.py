@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
@@ -20,6 +21,8 @@ from trtspec.serve.token_text import TokenText, longest_token
 from trtspec.serve.tools.reader import AnswerReader
 from trtspec.serve.tools.registry import reasoning_parser, tool_parser
 from trtspec.version import __version__
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -86,6 +89,10 @@ class Engine:
         if start is None or end is None:
             return False
         return ThinkingMarks(start, end).is_open_after(prompt)
+
+    async def take_in(self, read: Callable[[], T]) -> T:
+        """What ``read`` returns, called where prompts are tokenised."""
+        return await asyncio.get_running_loop().run_in_executor(self._intake, read)
 
     async def start(
         self, submit: Callable[[], list[GenerationHandle]], params: SamplingParams

@@ -138,3 +138,6 @@ class Message(Body):
             given.setdefault("reasoning_content", self.reasoning)
         lacks_it = "content" not in self.model_fields_set and not self.tool_calls
         return given if lacks_it else {"content": None, **given}
+
+
+Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=4096)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,12 @@ from trtspec.serve.answer import Answer, Wishes
 from trtspec.serve.chat_payloads import ChatPayloads
 from trtspec.serve.engine import Engine
 from trtspec.serve.errors import ApiError, json_response
+from trtspec.serve.messages import Messages
 from trtspec.serve.page import page_response
 from trtspec.serve.payloads import CompletionPayloads, Payloads
 from trtspec.serve.schemas import ChatRequest, CompletionRequest, ErrorResponse
 from trtspec.serve.service import Service, Status
+from trtspec.serve.token_schemas import DetokenizeRequest, TokenizeRequest
 from trtspec.serve.tools.message import Message
 from trtspec.serve.trace import Trace
 from trtspec.version import __version__
@@ -61,14 +63,10 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     service = _service(request)
     engine = service.ready()
     model, options = service.model_name(body.model), body.template_options()
-    engine.check_lengths(["".join(message.text for message in body.messages)], "messages")
-    checked = ChatOptions(**options)  # plain values, of no great depth
-    engine.check_lengths([json.dumps(dict(checked.chat_template_kwargs))], "chat_template_kwargs")
-    engine.check_lengths([json.dumps(checked.tools)], "tools")
+    _check_conversation(engine, body.messages, options)
     reader = engine.reader(body)
     params = body.params(reader, shows_special=engine.hides(reader.marks))
-    as_text = reader.parser is not None and reader.parser.arguments_as_text
-    messages = [message.to_turn(as_text) for message in body.messages]
+    messages = [message.to_turn(reader.arguments_as_text) for message in body.messages]
 
     def submit() -> list[GenerationHandle]:
         prompt = engine.llm.chat_prompt(messages, **options)
@@ -79,6 +77,46 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
 
     built = partial(ChatPayloads, read=read)
     return _answer(request, engine, body, params, 1, model, built, submit)
+
+
+@router.post("/tokenize", responses=_ERRORS)
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    """The tokens of a prompt or of a conversation."""
+    service = _service(request)
+    engine = service.ready()
+    service.model_name(body.model)
+    if body.messages is None:
+        text = body.prompt or ""
+        engine.check_lengths([text], "prompt")
+        adds = body.add_special_tokens is not False
+        tokens = await engine.take_in(lambda: engine.llm.tokenize(text, adds))
+    else:
+        options = body.template_options()
+        _check_conversation(engine, body.messages, options)
+        turns = [message.to_turn() for message in body.messages]
+        tokens = await engine.take_in(lambda: engine.llm.chat_tokens(turns, **options))
+    limit = engine.llm.limits.max_seq_len
+    answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens}
+    if body.return_token_strs:
+        answer["token_strs"] = [engine.tokens.text(token) for token in tokens]
+    return json_response(answer)
+
+
+@router.post("/detokenize", responses=_ERRORS)
+async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+    """The text of tokens."""
+    service = _service(request)
+    engine = service.ready()
+    service.model_name(body.model)
+    return json_response(
+        {"prompt": await engine.take_in(lambda: engine.llm.detokenize(body.tokens))}
+    )
+
+
+@router.post("/v1/embeddings", include_in_schema=False)
+async def embeddings() -> Response:
+    """Refused by name: clients ask for it as they ask for models."""
+    raise ApiError(404, "/v1/embeddings is not offered: only text is generated here", "not_offered")
 
 
 @router.get("/v1/models", responses=_ERRORS)
@@ -129,6 +167,14 @@ async def metrics(request: Request) -> Response:
 async def page() -> Response:
     """A page to try the model with."""
     return page_response()
+
+
+def _check_conversation(engine: Engine, messages: Messages, options: Mapping[str, Any]) -> None:
+    """ApiError or RequestError for one that cannot fit, or is nested too deep."""
+    engine.check_lengths(["".join(message.text for message in messages)], "messages")
+    checked = ChatOptions(**options)
+    engine.check_lengths([json.dumps(dict(checked.chat_template_kwargs))], "chat_template_kwargs")
+    engine.check_lengths([json.dumps(checked.tools)], "tools")
 
 
 def _answer(

@@ -24,7 +24,7 @@ from trtspec.serve.body import (
     TokenLists,
     Tokens,
 )
-from trtspec.serve.messages import Message, NamedTool, ToolChoice, Tools
+from trtspec.serve.messages import Messages, NamedTool, ToolChoice, Tools
 from trtspec.serve.tools.reader import AnswerReader
 
 MAX_CHAT_LOGPROBS = 20
@@ -195,7 +195,7 @@ class ChatRequest(_Generation):
 
     foreign: ClassVar[Mapping[str, Foreign]] = unsupported.CHAT
 
-    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=4096)]
+    messages: Messages
     max_completion_tokens: Annotated[Integer, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Integer, Field(ge=0, le=MAX_CHAT_LOGPROBS)] | None = None

@@ -71,6 +71,9 @@ MESSAGE: Mapping[str, Foreign] = {
 PART: Mapping[str, Foreign] = dict.fromkeys(
     PART_REMAINS, Foreign("they are no part of a conversation here", (None, []))
 )
+TOKENIZE: Mapping[str, Foreign] = {
+    name: CHAT[name] for name in ("chat_template", "mm_processor_kwargs")
+}
 STREAM_OPTIONS: Mapping[str, Foreign] = {
     "include_obfuscation": Foreign("chunks are not padded"),
 }
