@@ -40,12 +40,12 @@ struct CacheHolder : torch::CustomClassHolder {
   int64_t address() { return reinterpret_cast<int64_t>(&cache); }
   int64_t num_free_blocks() { return cache->num_free_blocks(); }
   int64_t rows_held(int64_t total, int64_t step) { return cache->rows_held(total, step); }
-  int64_t match(const Ints& tokens) { return cache->match(tokens); }
-  void begin(int64_t request, const Ints& tokens, int64_t num_cached) {
-    cache->begin(request, tokens, num_cached);
+  int64_t match(const Ints& tokens, int64_t adapter) { return cache->match(tokens, adapter); }
+  void begin(int64_t request, const Ints& tokens, int64_t num_cached, int64_t adapter) {
+    cache->begin(request, tokens, num_cached, adapter);
   }
-  void begin_behind(int64_t request, const Ints& tokens, int64_t end) {
-    cache->begin_behind(request, tokens, end);
+  void begin_behind(int64_t request, const Ints& tokens, int64_t end, int64_t adapter) {
+    cache->begin_behind(request, tokens, end, adapter);
   }
   int64_t absent(int64_t request) { return cache->absent(request); }
   int64_t committed(int64_t request) { return cache->committed(request); }

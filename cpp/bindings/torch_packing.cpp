@@ -18,7 +18,7 @@ struct PackerHolder : torch::CustomClassHolder {
   PackerHolder(int64_t tokens_per_block, int64_t blocks_per_sequence, int64_t mask_words)
       : layout{tokens_per_block, blocks_per_sequence, mask_words} {}
 
-  // The eight row inputs and the logits rows; and the tokens whose K/V is read.
+  // The eight row inputs, the logits rows and the rows' adapters; and the tokens whose K/V is read.
   using Packed = std::tuple<std::vector<at::Tensor>, int64_t>;
 
   // Of each request: how many of `tokens` are its own, its committed rows and the tokens beside them
@@ -73,6 +73,7 @@ struct PackerHolder : torch::CustomClassHolder {
   Packed packed(const std::vector<trtspec::RowGroup>& groups) const {
     trtspec::PackedRows made = trtspec::pack(groups, layout);
     made.rows.push_back(std::move(made.logits_rows));
+    made.rows.push_back(std::move(made.adapters));
     int64_t cached = 0;
     for (const trtspec::RowGroup& group : groups) cached += group.context + group.num_rows();
     return {std::move(made.rows), cached};

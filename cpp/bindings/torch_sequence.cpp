@@ -64,6 +64,12 @@ void extend(int64_t address, const Ints& tokens) {
   sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
 }
 
+void adapt(int64_t address, int64_t adapter, int64_t slot) {
+  Sequence& sequence = sequence_at(address);
+  sequence.adapter = adapter;
+  sequence.adapter_slot = int32_t(slot);
+}
+
 }  // namespace
 
 at::Tensor plan_table(const std::vector<ScheduledRows>& items) {
@@ -103,5 +109,6 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       .def_static("size", &size)
       .def_static("at", &token_at)
       .def_static("part", &part)
-      .def_static("extend", &extend);
+      .def_static("extend", &extend)
+      .def_static("adapt", &adapt);
 }

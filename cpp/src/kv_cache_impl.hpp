@@ -98,12 +98,12 @@ struct KVCacheManager::Impl {
 
   // Blocks of the longest cached prefix, with a snapshot where there are states, that leaves at least
   // one token to compute.
-  std::vector<std::int32_t> find(Tokens tokens) const {
+  std::vector<std::int32_t> find(Tokens tokens, std::int64_t adapter) const {
     std::vector<std::int32_t> found;
     if (!enable_reuse || table.size() == 0) return found;
     const std::int64_t longest =
         std::int64_t(tokens.size()) - std::max<std::int64_t>(lookahead, 1);
-    std::int64_t prefix = kNoPrefix;
+    std::int64_t prefix = kv_reuse::root_of(adapter);
     for (std::int64_t begin = 0; begin + block_size <= longest; begin += block_size) {
       const std::int32_t block = table.find(prefix, key_at(tokens, begin));
       if (block == kNoBlock) break;
@@ -118,8 +118,8 @@ struct KVCacheManager::Impl {
 
   // The start of a sequence whose next row is that of token `end`: what is held of those before, also
   // behind absent ones. Of several gaps the shortest is taken. States of texts with gaps are not found.
-  CachedSequence find_behind(Tokens tokens, std::int64_t end) const {
-    CachedSequence found;
+  CachedSequence find_behind(Tokens tokens, std::int64_t end, std::int64_t adapter) const {
+    CachedSequence found{.prefix = kv_reuse::root_of(adapter)};
     found.absent = end;
     if (!enable_reuse || end == 0 || states.keeps_states()) return found;
     const std::int64_t last =

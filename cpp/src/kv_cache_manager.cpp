@@ -30,16 +30,17 @@ std::int64_t KVCacheManager::rows_held(std::int64_t total, std::int64_t step) co
   return m.window == 0 ? total : std::min(total, most);
 }
 
-std::int64_t KVCacheManager::match(Tokens tokens) const {
-  return std::int64_t(impl_->find(tokens).size()) * impl_->block_size;
+std::int64_t KVCacheManager::match(Tokens tokens, std::int64_t adapter) const {
+  return std::int64_t(impl_->find(tokens, adapter).size()) * impl_->block_size;
 }
 
-void KVCacheManager::begin(std::int64_t request, Tokens tokens, std::int64_t num_cached) {
+void KVCacheManager::begin(std::int64_t request, Tokens tokens, std::int64_t num_cached,
+                           std::int64_t adapter) {
   Impl& m = *impl_;
   require_of(!m.sequences.contains(request), request, "has begun already");
-  CachedSequence sequence;
+  CachedSequence sequence{.prefix = kv_reuse::root_of(adapter)};
   if (num_cached != 0) {
-    sequence.blocks = m.find(tokens);
+    sequence.blocks = m.find(tokens, adapter);
     require_of(num_cached > 0 && num_cached % m.block_size == 0 &&
                    num_cached / m.block_size <= std::int64_t(sequence.blocks.size()),
                request, "begins with more than the cached prefix");
@@ -49,12 +50,13 @@ void KVCacheManager::begin(std::int64_t request, Tokens tokens, std::int64_t num
   m.start(request, std::move(sequence));
 }
 
-void KVCacheManager::begin_behind(std::int64_t request, Tokens tokens, std::int64_t end) {
+void KVCacheManager::begin_behind(std::int64_t request, Tokens tokens, std::int64_t end,
+                                  std::int64_t adapter) {
   Impl& m = *impl_;
   require_of(!m.sequences.contains(request), request, "has begun already");
   require_of(end >= 0 && end < std::max<std::int64_t>(std::int64_t(tokens.size()), 1), request,
              "begins behind tokens that it does not have");
-  m.start(request, m.find_behind(tokens, end));
+  m.start(request, m.find_behind(tokens, end, adapter));
 }
 
 std::int64_t KVCacheManager::absent(std::int64_t request) const {

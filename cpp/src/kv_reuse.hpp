@@ -14,6 +14,10 @@ using Tokens = std::span<const std::int64_t>;
 constexpr std::int32_t kNoBlock = -1;
 constexpr std::int64_t kNoPrefix = 0;
 
+// The identity of the empty prefix of texts that are read by an adapter: apart from those of blocks,
+// which are positive, as good as never that of a gap, and not -1, from which no hash can begin.
+inline std::int64_t root_of(std::int64_t adapter) { return adapter == 0 ? kNoPrefix : -1 - adapter; }
+
 // A step of the hash of tokens.
 inline std::uint64_t mixed(std::uint64_t hash, std::int64_t token) {
   return (hash ^ (hash >> 32) ^ std::uint64_t(token)) * 0xd6e8feb86659fd93u;

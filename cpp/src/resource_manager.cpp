@@ -28,21 +28,24 @@ ResourceManager::ResourceManager(std::shared_ptr<KVCache> target, std::vector<Dr
 }
 
 std::int64_t ResourceManager::begin(const Sequence& sequence) {
-  const std::int64_t num_cached = caches_.front()->match(sequence.tokens);
-  caches_.front()->begin(sequence.id, sequence.tokens, num_cached);
+  // Drafts learn from a target's states too, so that theirs are rows of its adapter.
+  const std::int64_t adapter = sequence.adapter;
+  const std::int64_t num_cached = caches_.front()->match(sequence.tokens, adapter);
+  caches_.front()->begin(sequence.id, sequence.tokens, num_cached, adapter);
   for (std::size_t i = 1; i < caches_.size(); ++i) {
     KVCache& cache = *caches_[i];
     if (!follows_[i]) {
-      cache.begin_behind(sequence.id, sequence.tokens, num_cached);
+      cache.begin_behind(sequence.id, sequence.tokens, num_cached, adapter);
       continue;
     }
     // As much of the target's prefix as it has, and where it keeps states, as a snapshot reaches.
     const auto prefix = std::span(sequence.tokens).first(static_cast<std::size_t>(num_cached) + 1);
-    cache.begin(sequence.id, sequence.tokens, num_cached == 0 ? 0 : cache.match(prefix));
+    const std::int64_t own = num_cached == 0 ? 0 : cache.match(prefix, adapter);
+    cache.begin(sequence.id, sequence.tokens, own, adapter);
     if (cache.window() > 0 && cache.room(sequence.id) <= num_cached) {
       // It may be smaller than a text, and have no room to catch up.
       cache.free(sequence.id);
-      cache.begin_behind(sequence.id, sequence.tokens, num_cached);
+      cache.begin_behind(sequence.id, sequence.tokens, num_cached, adapter);
     }
   }
   return num_cached;

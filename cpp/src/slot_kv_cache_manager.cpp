@@ -28,14 +28,14 @@ SlotKVCacheManager::SlotKVCacheManager(std::int64_t num_slots, std::int64_t leng
 }
 
 void SlotKVCacheManager::begin(std::int64_t request, std::span<const std::int64_t>,
-                                 std::int64_t num_cached) {
+                               std::int64_t num_cached, std::int64_t) {
   if (num_cached != 0 || !sequences_.try_emplace(request).second) {
     refuse(request, "begins twice, or on " + std::to_string(num_cached) + " cached rows");
   }
 }
 
 void SlotKVCacheManager::begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
-                                      std::int64_t end) {
+                                      std::int64_t end, std::int64_t) {
   begin(request, tokens, 0);
   of(request).absent = end;
 }

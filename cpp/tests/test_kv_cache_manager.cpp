@@ -121,6 +121,21 @@ void a_prefix_is_shared() {
   CHECK_EQ(cache.match(counting(13)), 12);
 }
 
+void a_prefix_is_of_one_adapter() {
+  KVCacheManager cache(16, 4);
+  const Tokens tokens(9, 0);
+  for (const std::int64_t adapter : {0, 1, 2}) {
+    CHECK_EQ(cache.match(tokens, adapter), 0);
+    cache.begin(adapter, tokens, 0, adapter);
+    CHECK(cache.reserve(adapter, 8));
+    cache.commit(adapter, tokens, 0, 8);
+    CHECK_EQ(cache.match(tokens, adapter), 8);
+  }
+  cache.begin(3, tokens, 8, 1);
+  CHECK(table(cache, 3) == table(cache, 1));
+  cache.check_invariants();
+}
+
 void the_oldest_and_deepest_is_evicted() {
   KVCacheManager cache(4, 4);
   const Tokens old(9, 1), fresh(9, 2);
@@ -259,6 +274,7 @@ int main() {
   blocks_behind_the_window_are_let_go();
   conditions_are_checked();
   a_prefix_is_shared();
+  a_prefix_is_of_one_adapter();
   the_oldest_and_deepest_is_evicted();
   lookahead_and_no_reuse();
   random_schedules();

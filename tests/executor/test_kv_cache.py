@@ -15,10 +15,16 @@ def manager(num_blocks: int = 8, block_size: int = 4, **options: object) -> KVCa
     return KVCacheManager(num_blocks, block_size, **options)  # type: ignore[arg-type]
 
 
-def run(cache: KVCacheManager, request_id: int, tokens: Sequence[int], committed: int) -> int:
+def run(
+    cache: KVCacheManager,
+    request_id: int,
+    tokens: Sequence[int],
+    committed: int,
+    adapter: int = 0,
+) -> int:
     """Begin on whatever is cached, reserve and commit; returns the cached length."""
-    cached = cache.match(tokens)
-    cache.begin(request_id, tokens, cached)
+    cached = cache.match(tokens, adapter)
+    cache.begin(request_id, tokens, cached, adapter)
     assert cache.reserve(request_id, committed)
     cache.commit(request_id, tokens, committed)
     cache.check_invariants()
@@ -306,3 +312,27 @@ def test_sinks_are_kept() -> None:
 def test_bad_sizes_are_refused(num_blocks: int, block_size: int, lookahead: int, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         KVCacheManager(num_blocks, block_size, True, lookahead=lookahead)
+
+
+def test_a_text_is_found_under_its_own_adapter_alone() -> None:
+    cache = manager(num_blocks=16)
+    text = [0] * 9  # tokens that a weak hash would lose
+    assert [run(cache, i, text, 8, adapter) for i, adapter in enumerate((0, 1, 2))] == [0, 0, 0]
+    assert [run(cache, 10 + i, text, 8, adapter) for i, adapter in enumerate((2, 0, 1))] == [8] * 3
+    assert [table(cache, 10 + i) for i in range(3)] == [table(cache, i) for i in (2, 0, 1)]
+    assert cache.match(text, 3) == 0
+
+
+def test_what_lies_behind_a_gap_is_found_under_its_own_adapter_alone() -> None:
+    """In a draft's cache, which lacks the rows before."""
+    cache = manager(num_blocks=16)
+    text = [0] * 17
+    for request_id, adapter in enumerate((0, 1)):
+        cache.begin_behind(request_id, text, 8, adapter)
+        assert cache.absent(request_id) == 8
+        assert cache.reserve(request_id, 8)
+        cache.commit(request_id, text[:16], 8)
+    for request_id, adapter in ((10, 1), (11, 0), (12, 2)):
+        cache.begin_behind(request_id, text, 16, adapter)
+        assert cache.absent(request_id) == (16 if adapter == 2 else 8)
+    assert table(cache, 10) == table(cache, 1) != table(cache, 11)

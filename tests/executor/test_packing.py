@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtspec.backends.packing import RowGroup, pack
+from trtspec.backends.packing import RowGroup, pack, pack_plan
 from trtspec.config.kv import CacheLayout
 from trtspec.ops.draft_batch import DraftBatch
+from trtspec.ops.sequence import TokenSequence
 from trtspec.ops.tree import TokenTree
 
 LAYOUT = CacheLayout(tokens_per_block=4, blocks_per_sequence=3, mask_words=1)
@@ -41,6 +42,25 @@ def test_a_prefill_a_tree_and_a_chunk() -> None:
     assert wanted.tolist() == [1, 2, 3, 4, 5]
     kinds = [*[torch.int64] * 3, *[torch.int32] * 3, torch.bool, torch.int64]
     assert [x.dtype for x in (*rows, wanted)] == [*kinds, torch.int64]
+
+
+def test_rows_have_their_request_s_adapter() -> None:
+    """Those of a prompt, and of a root with its tree."""
+    texts = [TokenSequence(i, [1, 2, 3], 8) for i in range(3)]
+    texts[0].adapt(7, 2)
+    texts[2].adapt(9, 0)
+    rows = ((0, 3), (2, 1), (2, 1))
+    table = torch.tensor(
+        [
+            [t.address, begin, count, begin, 4, 1]
+            for t, (begin, count) in zip(texts, rows, strict=True)
+        ]
+    ).T.contiguous()
+    tree = TokenTree([7, 8], [-1, 0])
+    drafts = DraftBatch.of([None, tree, tree])
+    packed = pack_plan(table, [blocks(0, 1)] * 3, LAYOUT, drafts)
+    assert packed.adapters is not None and packed.adapters.dtype == torch.int32
+    assert packed.adapters.tolist() == [2, 2, 2, -1, -1, -1, 0, 0, 0]
 
 
 def test_rows_behind_a_gap() -> None:

@@ -45,12 +45,14 @@ class RowGroup:
 class RowBatch(NamedTuple):
     """``rows`` of an engine call, those whose logits are wanted (``logits_rows`` int64 [R], in
     order), and ``cached_tokens`` whose K/V it reads: those committed, and the rows' own.
-    ``state_slots``: of a network that keeps states, those of the requests, int32 [B]."""
+    ``state_slots``: of a network that keeps states, those of the requests, int32 [B]. ``adapters``:
+    where each row's adapter lies among those of the engine, int32 [T]; -1: it has none."""
 
     rows: RowInputs
     logits_rows: Tensor
     cached_tokens: int
     state_slots: Tensor | None = None
+    adapters: Tensor | None = None
 
 
 def pack(
@@ -84,8 +86,8 @@ def pack_plan(
 
 
 def _packed(packed: tuple[list[Tensor], int]) -> RowBatch:
-    (*rows, logits_rows), cached_tokens = packed
-    return RowBatch(RowInputs._make(rows), logits_rows, cached_tokens)
+    (*rows, logits_rows, adapters), cached_tokens = packed
+    return RowBatch(RowInputs._make(rows), logits_rows, cached_tokens, adapters=adapters)
 
 
 @cache

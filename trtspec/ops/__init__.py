@@ -12,6 +12,7 @@ from trtspec.ops.head_products import head_products, head_products_reference
 from trtspec.ops.kv_compact import kv_compact, kv_compact_reference
 from trtspec.ops.latent_attention import latent_tree_attention, latent_tree_attention_reference
 from trtspec.ops.linear import linear, linear_reference, pack_linear
+from trtspec.ops.lora import lora, lora_reference
 from trtspec.ops.mamba2 import mamba2, mamba2_reference
 from trtspec.ops.moe import moe, moe_reference
 from trtspec.ops.sampling import (
@@ -42,6 +43,8 @@ __all__ = [
     "latent_tree_attention_reference",
     "linear",
     "linear_reference",
+    "lora",
+    "lora_reference",
     "mamba2",
     "mamba2_reference",
     "moe",

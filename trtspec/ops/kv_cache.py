@@ -67,21 +67,26 @@ class KVCache:
         """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
         return int(self._books.rows_held(total, step))
 
-    def match(self, tokens: Sequence[int]) -> int:
-        """Length of the longest cached prefix: a multiple of block_size, at most len(tokens) - 1,
-        since the last token's row must be computed to have its logits."""
-        return int(self._books.match(tokens))
+    def match(self, tokens: Sequence[int], adapter: int = 0) -> int:
+        """Length of the longest cached prefix that was read by an adapter (see
+        `TokenSequence.adapt`; 0: by none): a multiple of block_size, at most len(tokens) - 1, since
+        the last token's row must be computed to have its logits."""
+        return int(self._books.match(tokens, adapter))
 
-    def begin(self, request_id: int, tokens: Sequence[int], num_cached: int) -> None:
+    def begin(
+        self, request_id: int, tokens: Sequence[int], num_cached: int, adapter: int = 0
+    ) -> None:
         """Start a sequence on the first `num_cached` rows of the cached prefix of `tokens` (at most
-        `match(tokens)`, a multiple of block_size); they count as committed."""
-        self._books.begin(request_id, tokens, num_cached)
+        `match(tokens, adapter)`, a multiple of block_size); they count as committed."""
+        self._books.begin(request_id, tokens, num_cached, adapter)
 
-    def begin_behind(self, request_id: int, tokens: Sequence[int], end: int) -> None:
+    def begin_behind(
+        self, request_id: int, tokens: Sequence[int], end: int, adapter: int = 0
+    ) -> None:
         """Start a sequence whose next row is that of token `end`, on what the cache holds of the
         tokens before; the others are absent. Of all lengths below, rows are meant: a token behind
         the absent ones has the row of its position less `absent(request_id)`."""
-        self._books.begin_behind(request_id, tokens, end)
+        self._books.begin_behind(request_id, tokens, end, adapter)
 
     def absent(self, request_id: int) -> int:
         """Tokens of the request's text that have no row, all before the rows that it adds."""

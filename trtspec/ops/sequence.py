@@ -16,6 +16,7 @@ _size: Callable[[int], int] = _class.size
 _at: Callable[[int, int], int] = _class.at
 _part: Callable[[int, int, int], list[int]] = _class.part
 _extend: Callable[[int, Sequence[int]], None] = _class.extend
+_adapt: Callable[[int, int, int], None] = _class.adapt
 UNLIMITED = 2**63 - 1
 """More than any text has tokens."""
 
@@ -71,3 +72,8 @@ class TokenSequence(Sequence[int]):
     def extend(self, tokens: Sequence[int]) -> None:
         """Append what was emitted, where no `ResourceManager` does it with a step's result."""
         _extend(self.address, list(tokens))
+
+    def adapt(self, adapter: int, slot: int) -> None:
+        """From now on an adapter reads it, known by a number above 0 that no other one ever has, which
+        lies at ``slot`` among those of the engine. To be said before a cache knows it."""
+        _adapt(self.address, adapter, slot)

@@ -48,11 +48,12 @@ class KVCache {
   // Whether sequences take further blocks from a common pool while they grow.
   virtual bool is_pooled() const = 0;
 
-  virtual std::int64_t match(std::span<const std::int64_t> tokens) const = 0;
+  virtual std::int64_t match(std::span<const std::int64_t> tokens,
+                             std::int64_t adapter = 0) const = 0;
   virtual void begin(std::int64_t request, std::span<const std::int64_t> tokens,
-                     std::int64_t num_cached) = 0;
+                     std::int64_t num_cached, std::int64_t adapter = 0) = 0;
   virtual void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
-                            std::int64_t end) = 0;
+                            std::int64_t end, std::int64_t adapter = 0) = 0;
   virtual std::int64_t absent(std::int64_t request) const = 0;
   virtual std::int64_t committed(std::int64_t request) const = 0;
   virtual std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const = 0;

@@ -40,6 +40,9 @@ namespace trtspec {
 // `keep` says in time that its calls will pass it. It is found as long as its block, and evicted with
 // it, or for another, least recently used first.
 //
+// Rows of one text differ where another adapter made them: a text is found again under the adapter
+// (Sequence::adapter) that it was read by, and under no other.
+//
 // Calls with an id that has not begun, or that break a condition below, throw std::logic_error.
 class KVCacheManager final : public KVCache {
  public:
@@ -68,16 +71,17 @@ class KVCacheManager final : public KVCache {
 
   // Length of the longest cached prefix: a multiple of block_size, at most tokens.size() - 1, since
   // the last token's row must be computed to have its logits.
-  std::int64_t match(std::span<const std::int64_t> tokens) const override;
+  std::int64_t match(std::span<const std::int64_t> tokens,
+                     std::int64_t adapter = 0) const override;
   // Starts a sequence on the first num_cached rows of the cached prefix of `tokens` (at most
-  // match(tokens), a multiple of block_size); they count as committed.
-  void begin(std::int64_t request, std::span<const std::int64_t> tokens,
-             std::int64_t num_cached) override;
+  // match(tokens, adapter), a multiple of block_size); they count as committed.
+  void begin(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t num_cached,
+             std::int64_t adapter = 0) override;
   // Starts a sequence whose next row is that of token `end`, on what the cache holds of the tokens
   // before; the others are absent. What other sequences kept behind absent tokens is found where
   // these are the same (of which a hash decides: drafts may be wrong).
-  void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
-                    std::int64_t end) override;
+  void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t end,
+                    std::int64_t adapter = 0) override;
   // Tokens of the request's text that have no row, all of them before the rows that it adds.
   std::int64_t absent(std::int64_t request) const override;
   // Rows of the request whose K/V is valid.

@@ -36,6 +36,10 @@ struct Sequence {
   // Depth of its drafts, as the request asks; 0: it is not drafted for, and holds nothing in the
   // drafts' caches.
   std::int64_t max_draft_len = std::numeric_limits<std::int64_t>::max();
+  // The adapter by which the target reads it, a number above 0 that no other one ever had, and where
+  // that lies among those of the engine. 0 and -1: none.
+  std::int64_t adapter = 0;
+  std::int32_t adapter_slot = -1;
   InFlight in_flight = {};
 
   std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }

@@ -25,13 +25,13 @@ class SlotKVCacheManager final : public KVCache {
   std::int64_t num_free_blocks() const override { return static_cast<std::int64_t>(free_.size()); }
   bool is_pooled() const override { return false; }
 
-  std::int64_t match(std::span<const std::int64_t>) const override { return 0; }
+  std::int64_t match(std::span<const std::int64_t>, std::int64_t = 0) const override { return 0; }
   // num_cached must be 0.
-  void begin(std::int64_t request, std::span<const std::int64_t> tokens,
-             std::int64_t num_cached) override;
+  void begin(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t num_cached,
+             std::int64_t adapter = 0) override;
   // Tokens before `end` are all absent.
-  void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens,
-                    std::int64_t end) override;
+  void begin_behind(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t end,
+                    std::int64_t adapter = 0) override;
   std::int64_t absent(std::int64_t request) const override { return of(request).absent; }
   std::int64_t committed(std::int64_t request) const override { return of(request).committed; }
   std::vector<std::pair<std::int64_t, std::int64_t>> committed_lengths() const override;

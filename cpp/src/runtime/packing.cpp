@@ -45,7 +45,8 @@ RowGroup rows_of(const ScheduledRows& item, std::span<const std::int32_t> blocks
           .context = item.start,
           .blocks = blocks,
           .tree = draft,
-          .last_logits = item.samples};
+          .last_logits = item.samples,
+          .adapter = item.sequence->adapter_slot};
 }
 
 PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
@@ -58,7 +59,7 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
        host_tensor({count, layout.blocks_per_sequence}, at::kInt),
        host_tensor({count + 1}, at::kInt), host_tensor({count}, at::kInt),
        host_tensor({count}, at::kBool), host_tensor({totals.rows, layout.mask_words}, at::kLong)},
-      host_tensor({totals.logits}, at::kLong)};
+      host_tensor({totals.logits}, at::kLong), host_tensor({totals.rows}, at::kInt)};
   auto* ids = packed.rows[0].mutable_data_ptr<std::int64_t>();
   auto* positions = packed.rows[1].mutable_data_ptr<std::int64_t>();
   auto* slots = packed.rows[2].mutable_data_ptr<std::int64_t>();
@@ -68,6 +69,7 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
   auto* is_tree = packed.rows[6].mutable_data_ptr<bool>();
   auto* masks = packed.rows[7].mutable_data_ptr<std::int64_t>();
   auto* wanted = packed.logits_rows.mutable_data_ptr<std::int64_t>();
+  auto* adapters = packed.adapters.mutable_data_ptr<std::int32_t>();
 
   std::int64_t row = 0;
   starts[0] = 0;
@@ -77,6 +79,7 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
     const std::int64_t fed = begin + static_cast<std::int64_t>(group.tokens.size());
     const std::int64_t end = begin + group.num_rows();
     std::copy(group.tokens.begin(), group.tokens.end(), ids + begin);
+    std::fill(adapters + begin, adapters + end, group.adapter);
     std::iota(positions + begin, positions + end, group.context + group.gap);
     for (std::int64_t cache = group.context; row < end; ++row, ++cache) {
       slots[row] = group.blocks[static_cast<std::size_t>(cache / size)] * size + cache % size;

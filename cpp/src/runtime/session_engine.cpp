@@ -72,7 +72,7 @@ SessionEngine::SessionEngine(const EngineFolder& folder, const DecoderShape& sha
 }
 
 SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
-  auto [inputs, logits_rows] = pack(groups, layout_);
+  auto [inputs, logits_rows, adapters] = pack(groups, layout_);
   const std::int64_t wanted = logits_rows.size(0);
   add_states(groups, inputs);
   // A compiled engine wants at least one logits row; the middle of a prefill wants none.
@@ -85,7 +85,7 @@ SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
 
 void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
   if (parts_.loop) {
-    auto [inputs, last_rows] = pack(groups, layout_);
+    auto [inputs, last_rows, adapters] = pack(groups, layout_);
     copy_states(restored(groups));
     add_states(groups, inputs);
     // The children of one row, as it wants those of some.
@@ -178,7 +178,7 @@ std::vector<at::Tensor> SessionEngine::roll_out(Part& part, std::span<const RowG
                                                 const SamplingColumns& sampling,
                                                 const at::Tensor& hidden) {
   if (!part.session) throw std::logic_error("this engine was opened without a rollout");
-  auto [inputs, last_rows] = pack(groups, layout_);
+  auto [inputs, last_rows, adapters] = pack(groups, layout_);
   inputs.push_back(last_rows);
   inputs.insert(inputs.end(), sampling.begin(), sampling.end());
   if (hidden.defined()) inputs.push_back(hidden);
@@ -188,7 +188,7 @@ std::vector<at::Tensor> SessionEngine::roll_out(Part& part, std::span<const RowG
 std::vector<at::Tensor> SessionEngine::roll_out_by_pass(std::span<const RowGroup> groups,
                                                         const SamplingColumns& sampling,
                                                         const StopRule& rule) {
-  auto [inputs, last_rows] = pack(groups, layout_);
+  auto [inputs, last_rows, adapters] = pack(groups, layout_);
   copy_states(restored(groups));
   add_states(groups, inputs);
   inputs.push_back(last_rows);

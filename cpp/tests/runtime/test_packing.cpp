@@ -36,7 +36,12 @@ void test_pack() {
   const Tree tree{{21, 22, 23}, {-1, -1, 0}};
   const RowGroup groups[] = {
       {.tokens = prompt, .context = 1, .blocks = first, .tree = {}, .last_logits = false},
-      {.tokens = root, .context = 2, .blocks = second, .tree = tree, .last_logits = true},
+      {.tokens = root,
+       .context = 2,
+       .blocks = second,
+       .tree = tree,
+       .last_logits = true,
+       .adapter = 5},
       {.tokens = prompt, .context = 0, .blocks = first, .tree = {}, .last_logits = true}};
   const trtspec::PackedRows packed = trtspec::pack(groups, {2, 4, 2});
   CHECK_EQ(packed.rows.size(), 8u);
@@ -51,6 +56,7 @@ void test_pack() {
   CHECK(values<std::int64_t>(packed.rows[7]) ==
         (Tokens{0, 0, 0, 0, 0, 0, 0b1, 0, 0b11, 0, 0b101, 0, 0b1011, 0, 0, 0, 0, 0, 0, 0}));
   CHECK(values<std::int64_t>(packed.logits_rows) == (Tokens{3, 4, 5, 6, 9}));
+  CHECK(values<std::int32_t>(packed.adapters) == (Blocks{-1, -1, -1, 5, 5, 5, 5, -1, -1, -1}));
 }
 
 void test_pack_refuses_what_does_not_fit() {

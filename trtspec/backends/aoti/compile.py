@@ -51,18 +51,20 @@ _SHIMMED = (
     "latent_tree_attention_8bit",
     "linear",
     "linear_quantised",
+    "lora",
     "mamba2",
     "moe",
     "paged_tree_attention",
     "paged_tree_attention_8bit",
 )
-_C_TYPES = {
-    "Tensor": "AtenTensorHandle",
-    "Optional[Tensor]": "AtenTensorHandle*",
-    "int": "int64_t",
-    "float": "double",
-    "bool": "int32_t",
-    "Optional[ScalarType]": "int32_t*",
+_C_PARAMETERS = {
+    "Tensor": "AtenTensorHandle {0}",
+    "Optional[Tensor]": "AtenTensorHandle* {0}",
+    "int": "int64_t {0}",
+    "List[int]": "const int64_t* {0}, int64_t num_{0}",
+    "float": "double {0}",
+    "bool": "int32_t {0}",
+    "Optional[ScalarType]": "int32_t* {0}",
 }
 
 
@@ -70,7 +72,7 @@ def _shim(op: torch._ops.OpOverload) -> str:
     """The declaration of the C function of an op on the CPU, as AOTInductor calls it."""
     schema = op._schema
     name = schema.name.split("::")[1]
-    parameters = [f"{_C_TYPES[str(a.real_type)]} {a.name}" for a in schema.arguments]
+    parameters = [_C_PARAMETERS[str(a.real_type)].format(a.name) for a in schema.arguments]
     return (
         f"AOTITorchError aoti_torch_cpu_{name}({', '.join(parameters)}, AtenTensorHandle* result)"
     )

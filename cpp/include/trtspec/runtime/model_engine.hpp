@@ -29,8 +29,8 @@ struct CacheLayout {
 // are wanted; without it none (the middle of a prefill). gap: tokens that the request has beside the
 // `context` rows which its cache holds: positions are so many further. state: the slot of the
 // request's state, of an engine that keeps such; of a draft's call, source: the snapshot that it is
-// copied from before, and snapshot: where it is copied to behind the call; -1: neither. What it points
-// to outlives the call.
+// copied from before, and snapshot: where it is copied to behind the call; -1: neither. adapter: where
+// its adapter lies among those of the engine; -1: it has none. What it points to outlives the call.
 struct RowGroup {
   std::span<const std::int64_t> tokens;
   std::int64_t context = 0;
@@ -41,6 +41,7 @@ struct RowGroup {
   std::int32_t state = -1;
   std::int32_t source = -1;
   std::int32_t snapshot = -1;
+  std::int32_t adapter = -1;
 
   std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
 };

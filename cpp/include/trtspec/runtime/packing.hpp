@@ -17,6 +17,7 @@ struct PackedRows {
   // tree_mask [T, W] i64.
   std::vector<at::Tensor> rows;
   at::Tensor logits_rows;  // [R] i64, in order
+  at::Tensor adapters;     // [T] i32, of each row
 };
 
 // The rows of one item of a step's plan, and its draft behind them. blocks: in the target's cache.
