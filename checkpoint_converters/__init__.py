@@ -10,6 +10,7 @@ from checkpoint_converters.checkpoint import (
     reading_notes,
 )
 from checkpoint_converters.draft_checkpoint import DraftCheckpoint, DraftFolder
+from checkpoint_converters.peft import PeftAdapter, read_adapter
 from checkpoint_converters.quantised_copy import QuantisedLayer, require_copyable, write_quantised
 
 __all__ = [
@@ -17,10 +18,12 @@ __all__ = [
     "Checkpoint",
     "DraftCheckpoint",
     "DraftFolder",
+    "PeftAdapter",
     "QuantisedLayer",
     "content_of",
     "fingerprint",
     "load_checkpoint",
+    "read_adapter",
     "read_config",
     "reading_notes",
     "require_copyable",

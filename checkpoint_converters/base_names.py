@@ -64,6 +64,12 @@ def _alone(name: str) -> str:
     return name
 
 
+def as_causal(module: str) -> str:
+    """The name of a module, whichever of the spellings it has, as in a causal language model."""
+    alone = _alone(f"{module}.").removesuffix(".")
+    return BASE + alone if alone.startswith(PARTS) else alone
+
+
 def base_note(headers: Mapping[str, TensorHeader]) -> str:
     """What a message about `read_model_headers` has to say where names have a `BASE` that the file
     lacks; else nothing."""

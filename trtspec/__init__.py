@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trtspec.executor.logits.logits_processor import LogitsProcessor
     from trtspec.llmapi.engines import build
     from trtspec.llmapi.llm import LLM
+    from trtspec.llmapi.lora import LoRARequest
     from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
     from trtspec.speculative.assistant.options import AssistantDecodingConfig
     from trtspec.speculative.block.ddtree import DDTreeDecodingConfig
@@ -63,6 +64,7 @@ __all__ = [
     "HybridDecodingConfig",
     "JetSpecDecodingConfig",
     "KvCacheConfig",
+    "LoRARequest",
     "LogitsProcessor",
     "MTPDecodingConfig",
     "MedusaDecodingConfig",
@@ -85,6 +87,7 @@ __all__ = [
 
 _HOMES = {
     "LLM": "trtspec.llmapi.llm",
+    "LoRARequest": "trtspec.llmapi.lora",
     "build": "trtspec.llmapi.engines",
     "CompletionOutput": "trtspec.llmapi.outputs",
     "RequestOutput": "trtspec.llmapi.outputs",

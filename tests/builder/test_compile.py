@@ -28,14 +28,16 @@ from trtspec.ops.linear_quantised import (
     pack_codes,
     pack_groups,
 )
+from trtspec.ops.lora import lora
 
 pytestmark = pytest.mark.slow
 
-SIZE, HEAD, SHORT = 64, 32, 4
+SIZE, HEAD, SHORT, RANK = 64, 32, 4, 3
 
 
 class Network(nn.Module):
-    """Two products, each with a rotation behind it, and factors of the parts of a row."""
+    """Two products, each with a rotation behind it, an adapter beside one of them, and factors of
+    the parts of a row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,10 +48,14 @@ class Network(nn.Module):
         self.register_buffer("second", pack_codes(values, 8))
         self.register_buffer("scales", pack_groups(torch.rand(SIZE, 1)))
         self.register_buffer("factors", torch.rand(SHORT))
+        self.register_buffer("a", torch.randn(2, SIZE, 2 * RANK))
+        self.register_buffer("b", torch.randn(2, RANK, SIZE))
 
     def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor]:
         turns = self.rotary(positions)
+        index = (positions % 3 - 1).int()
         y = linear(x, self.first, None, SIZE, residual=x)
+        y = lora(x, self.a, self.b, index, (SIZE - 8, 8), residual=y)
         y = rotate(y.view(-1, SIZE // HEAD, HEAD), turns).flatten(1)
         weights = QuantisedWeights(self.second, self.scales)
         y = linear_quantised(y, weights, None, SIZE, 8, 0, rounds_inputs=False)
@@ -127,6 +133,7 @@ def test_ops_are_called_directly_and_turns_are_computed_once(
     program = "".join(sources)
     assert "CHECK(aoti_torch_cpu_linear(" in program
     assert "CHECK(aoti_torch_cpu_linear_quantised(" in program
+    assert "CHECK(aoti_torch_cpu_lora(" in program
     assert "aoti_torch_proxy_executor_call_function(" not in program
     kernels = [part for part in program.split('extern "C"') if ".cos()" in part]
     assert len(kernels) == 1

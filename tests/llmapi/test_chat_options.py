@@ -47,7 +47,6 @@ def prompt(template: Any, messages: Any = USER, **options: Any) -> str:
         ({"think": True}, "unknown option `think`.*template reads enable_thinking"),
         ({"return_tensors": "pt"}, "`return_tensors`"),
         ({"tokenize": False}, "`tokenize`"),
-        ({"lora_request": 1}, "`lora_request`.*not offered"),
         ({"chat_template_content_format": "openai"}, "`chat_template_content_format`"),
         ({"add_generation_prompt": "no"}, "`add_generation_prompt` must be bool"),
         ({"chat_template_kwargs": [1]}, "`chat_template_kwargs` must be"),

@@ -50,7 +50,7 @@ def test_every_alias_means_a_field_and_nothing_is_both() -> None:
         {"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}},
         {"ep_size": 1, "disable_radix_cache": False, "enable_torch_compile": True},
         {"max_beam_width": 1, "enable_chunked_prefill": True, "torch_compile_max_bs": 2},
-        {"distributed_executor_backend": "mp", "trust_remote_code": False, "enable_lora": False},
+        {"distributed_executor_backend": "mp", "trust_remote_code": False},
         {"dtype": torch.float32, "device": torch.device("cpu"), "enable_iter_perf_stats": True},
     ],
 )
@@ -67,8 +67,8 @@ def test_what_is_done_anyway(options: dict[str, Any]) -> None:
     ("options", "words"),
     [
         ({"swap_space": 4}, "`swap_space`=4 is refused: .* computed again"),
-        ({"enable_lora": True}, "`enable_lora`=True is refused: adapters"),
-        ({"lora_config": {"rank": 8}}, "`lora_config`=.* is refused: adapters"),
+        ({"enable_prompt_adapter": True}, "`enable_prompt_adapter`=True is refused: adapters"),
+        ({"lora_config": {"rank": 8}}, "`lora_config`=.* is refused: write enable_lora"),
         ({"distributed_executor_backend": "ray"}, "ranks are processes of this host"),
         ({"distributed_executor_backend": "uni", "tp": 2}, "ranks are processes of this host"),
         ({"compilation_config": {"cudagraph_mode": "NONE"}}, "enforce_eager=True"),

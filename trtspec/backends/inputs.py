@@ -50,6 +50,7 @@ class EngineInputs(NamedTuple):
 
     rows          of all engines but those without K/V, and of a replay
     state_slots   [B] i32     a network that keeps states: each request's, -1 marks padding
+    adapters      [T] i32     a target with adapters: where that of each row lies, -1: it has none
     logits_rows   [R] i64     a language model: rows whose logits are wanted; a replay: rows of the
                   last call that its requests' states are to take in
     root_ids      [B] i64     a rollout without K/V that reads it: each request's root
@@ -67,6 +68,7 @@ class EngineInputs(NamedTuple):
 
     rows: RowInputs | None = None
     state_slots: Tensor | None = None
+    adapters: Tensor | None = None
     logits_rows: Tensor | None = None
     root_ids: Tensor | None = None
     root_hidden: Tensor | None = None
@@ -93,6 +95,7 @@ class EngineInputs(NamedTuple):
         return EngineInputs(
             rows=None if self.rows is None else RowInputs._make(islice(given, len(self.rows))),
             state_slots=None if self.state_slots is None else next(given),
+            adapters=None if self.adapters is None else next(given),
             logits_rows=None if self.logits_rows is None else next(given),
             root_ids=None if self.root_ids is None else next(given),
             root_hidden=None if self.root_hidden is None else next(given),

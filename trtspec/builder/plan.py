@@ -14,6 +14,7 @@ from checkpoint_converters import DraftCheckpoint, content_of, reading_notes
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
+from trtspec.builder.adapters import all_adapters_bytes, require_adapters
 from trtspec.builder.cache_support import (
     require_draft_states,
     require_eight_bits,
@@ -141,10 +142,12 @@ class BuildPlan:
                 kv += kv_bytes_per_token(draft.network.decoder, build.dtype)
         full = kv * build.max_batch_size * (build.max_seq_len or 0)
         states = engine.state_bytes(engine.drafts, build.max_batch_size, build.max_num_tokens or 0)
+        adapters = all_adapters_bytes(engine.target, build)
         lines.append(
             f"memory   weights {weights / _GIB:.3f} GiB, K/V {kv / 1024:.1f} KiB a token "
             f"({full / _GIB:.3f} GiB for {build.max_batch_size} x {build.max_seq_len} tokens)"
             + (f", states {states / _GIB:.3f} GiB" if states else "")
+            + (f", {build.max_loras} adapters {adapters / _GIB:.3f} GiB" if adapters else "")
         )
         lines.append(f"engine   {self.fingerprint}")
         return "\n".join(lines)
@@ -195,6 +198,7 @@ def plan_build(
         require_eight_bits(build)
         target = target.with_caches(EIGHT_BITS)
     require_states(target, build)
+    require_adapters(target, build)
     whole, target = target, split(target, build)
     if target is not whole:
         reasons += rank_lines(whole, target, build)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtspec.config.adapters import AdapterSizes
 from trtspec.config.kv import cache_dtype
 from trtspec.config.model import DTYPES
 from trtspec.config.strict import Foreign, from_dict, nearest, strict_config, to_dict
@@ -14,6 +15,10 @@ from trtspec.errors import ConfigError
 DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH_SIZE = 4096
 MAX_TOKENS_PER_BLOCK = 1024
+MAX_LORAS = 256
+MAX_LORA_RANK = 256
+LORA_RANK_STEP = 8
+"""Elements that lie in the 16 bytes to which torch's grouped product aligns matrices."""
 
 WEIGHT_OPTIONS = (
     "weight_dtype",
@@ -23,6 +28,9 @@ WEIGHT_OPTIONS = (
     "activation_dtype",
 )
 """The options about storing and multiplying weights."""
+
+ADAPTER_OPTIONS = ("enable_lora", "max_loras", "max_lora_rank")
+"""Those about room for adapters."""
 
 _DTYPE_ALIASES = {
     **{name: name for name in DTYPES},
@@ -67,7 +75,8 @@ class BuildConfig:
     auto: int8 where the format has such products. kv_cache_dtype: see `KvCacheConfig.dtype`.
     tensor_parallel_size: processes of one host that the target is split over.
     enable_expert_parallel: split mixtures by whole experts instead of splitting each expert.
-    `resolve_build` replaces auto and None.
+    enable_lora: requests may have low-rank adapters; max_loras of them lie beside the weights at
+    once, of ranks up to max_lora_rank. `resolve_build` replaces auto and None.
     """
 
     dtype: str = "auto"
@@ -86,6 +95,9 @@ class BuildConfig:
     kv_cache_dtype: str = "auto"
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    enable_lora: bool = False
+    max_loras: int = 4
+    max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype))
@@ -108,6 +120,14 @@ class BuildConfig:
             raise ConfigError(
                 f"tensor_parallel_size={self.tensor_parallel_size} must be at least 1"
             )
+        if not 1 <= self.max_loras <= MAX_LORAS:
+            raise ConfigError(f"max_loras={self.max_loras} must be between 1 and {MAX_LORAS}")
+        rank = self.max_lora_rank
+        if not 1 <= rank <= MAX_LORA_RANK or rank % LORA_RANK_STEP:
+            raise ConfigError(
+                f"max_lora_rank={rank} must be a multiple of {LORA_RANK_STEP} up to "
+                f"{MAX_LORA_RANK}; adapters of lower ranks fit as well"
+            )
         block = self.tokens_per_block
         if not 1 <= block <= MAX_TOKENS_PER_BLOCK or block & (block - 1):
             raise ConfigError(
@@ -119,6 +139,11 @@ class BuildConfig:
                 f"device {self.device!r} is unknown{numbered * self.device.startswith('cuda:')}"
                 f"{nearest(self.device, DEVICES)} (available: {', '.join(DEVICES)})"
             )
+
+    @property
+    def adapters(self) -> AdapterSizes | None:
+        """What there is room for beside the weights; None: no adapter."""
+        return AdapterSizes(self.max_loras, self.max_lora_rank) if self.enable_lora else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` takes them back."""

@@ -18,6 +18,7 @@ from trtspec.backends.shape import (
     Graph,
     NetworkShape,
 )
+from trtspec.config.adapters import AdapterSizes
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.models.causal_lm import CausalLM
@@ -55,10 +56,17 @@ def engine_shape(engine: EngineConfig) -> EngineShape:
 
 
 def _target_shape(engine: EngineConfig) -> NetworkShape:
-    make = partial(target_module, engine)
+    adapters = engine.build.adapters
+    make = partial(target_module, engine, adapters)
     dtype, layout, target = built_dtype(engine), engine.layout, engine.target
+    has_adapters = adapters is not None
     graph = Graph(
-        MODEL, TARGET, f"{TARGET}/{MODEL}", make, lambda: model_signature(target, dtype, layout)
+        MODEL,
+        TARGET,
+        f"{TARGET}/{MODEL}",
+        make,
+        lambda: model_signature(target, dtype, layout, has_adapters),
+        facts=adapters or (),
     )
     graphs = [graph]
     if keeps_states(target):
@@ -96,13 +104,15 @@ def draft_of(engine: EngineConfig, graph: Graph) -> EngineDraft | None:
     return next((draft for draft in engine.drafts if draft.folder == graph.folder), None)
 
 
-def target_module(engine: EngineConfig) -> CausalLM:
-    """The target with uninitialised weights, on torch's default device."""
+def target_module(engine: EngineConfig, adapters: AdapterSizes | None = None) -> CausalLM:
+    """The target with uninitialised weights, on torch's default device. ``adapters``: the room for
+    such that it has among these; None: as its checkpoint fills it, none."""
     return CausalLM(
         engine.target,
         built_dtype(engine),
         engine.capture_layers,
         formats=engine.formats_of(),
+        adapters=adapters,
     )
 
 

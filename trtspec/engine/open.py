@@ -14,8 +14,17 @@ from trtspec.backends.session import Session
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig, read_weights
-from trtspec.engine.graphs import MODEL, REPLAY, draft_shape, engine_shape, with_borrowed
+from trtspec.engine.graphs import (
+    MODEL,
+    REPLAY,
+    draft_shape,
+    engine_shape,
+    target_module,
+    with_borrowed,
+)
 from trtspec.engine.weight_record import check_weights
+from trtspec.models.adapters import AdaptedLayer, adapted_layers
+from trtspec.models.lora import Lora
 from trtspec.models.ranks import GROUP
 from trtspec.ops.collectives import RankGroup
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
@@ -36,11 +45,13 @@ class OpenDraft:
 
 @dataclass(frozen=True)
 class OpenSessions:
-    """What runs an engine folder's target and drafts. replay: of a target that keeps states."""
+    """What runs an engine folder's target and drafts. replay: of a target that keeps states.
+    adapted: the layers of the target that adapters have places beside, all of them empty."""
 
     target: Session
     replay: Session | None
     drafts: tuple[OpenDraft, ...]
+    adapted: tuple[AdaptedLayer, ...] = ()
 
 
 def verifies(engine: EngineConfig) -> bool:
@@ -79,18 +90,33 @@ def open_sessions(
     if group is not None:
         for tensors in (weights, *own):
             tensors.update((name, group.tensor) for name in tensors if name.endswith(GROUP))
+    adapted = _adapted(engine, weights)
     shape = engine_shape(engine)
     graphs = engine.backend.open(folder, shape, shape.target, weights, graph_batches)
     opened = (
         _open_draft(folder, engine, draft, tensors, weights, graph_batches)
         for draft, tensors in zip(drafts, own, strict=True)
     )
-    return OpenSessions(graphs[MODEL], graphs.get(REPLAY), tuple(opened))
+    return OpenSessions(graphs[MODEL], graphs.get(REPLAY), tuple(opened), adapted)
 
 
 def rank_weights(network: Path, rank: int) -> Path:
     """The file of the weights that a rank has of the network in a folder."""
     return network / (f"rank{rank}-{WEIGHTS_NAME}" if rank else WEIGHTS_NAME)
+
+
+def _adapted(engine: EngineConfig, weights: dict[str, Tensor]) -> tuple[AdaptedLayer, ...]:
+    """The layers of a target with places for adapters, whose memory is added to its ``weights``."""
+    sizes = engine.build.adapters
+    if sizes is None:
+        return ()
+    with torch.device("meta"):
+        layers = target_module(engine, sizes).layers
+    for name, module in layers.named_modules(prefix="layers"):
+        if isinstance(module, Lora):
+            module.to_empty(device=engine.build.device)
+            weights |= {f"{name}.{key}": each.zero_() for key, each in module.named_buffers()}
+    return tuple(adapted_layers(layers))
 
 
 def _read_file(files: Mapping[str, Path], name: str, device: str) -> dict[str, Tensor]:

@@ -236,6 +236,7 @@ class ExecutorMetrics:
         self._verify = Use()
         self._began = Use()
         self._requests: dict[int, SpeculativeMetrics] = {}
+        self._adapters: dict[str, SpeculativeMetrics] = {}
 
     def start_step(self) -> None:
         """An executor step begins."""
@@ -273,9 +274,14 @@ class ExecutorMetrics:
         drafted_nodes: int,
         drafted_depth: int | None = None,
         by_source: tuple[Sequence[int], Sequence[int]] | None = None,
+        adapter: str | None = None,
     ) -> None:
-        """One verify step of one request; see `SpeculativeMetrics.record`."""
-        for metrics in (self.of(request_id), self.total):
+        """One verify step of one request, read by an adapter of that name; see
+        `SpeculativeMetrics.record`."""
+        counted = [self.of(request_id), self.total]
+        if adapter is not None:
+            counted.append(self._adapters.setdefault(adapter, SpeculativeMetrics()))
+        for metrics in counted:
             metrics.record(emitted, drafted_nodes, drafted_depth, by_source)
 
     def of(self, request_id: int) -> SpeculativeMetrics:
@@ -294,7 +300,8 @@ class ExecutorMetrics:
         `num_prefix_cache_queries` are the prompt tokens of the requests that began while prefixes
         are reused, `num_prefix_cache_hits` those of them that need no computing. `overlap_ms` is
         what work took that was done while engine calls ran, `overlap_wait_ms` what of it steps
-        waited for. `drafts` has the alarms and costs of each draft with a network."""
+        waited for. `drafts` has the alarms and costs of each draft with a network,
+        `adapters` what `SpeculativeMetrics` says of the requests of each adapter, by its name."""
         used = self._now()
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
@@ -326,6 +333,7 @@ class ExecutorMetrics:
             "verify_weight_bytes": verify.weight_bytes,
             "verify_kv_bytes": verify.kv_bytes,
             "drafts": [*self._drafter.reports()] if self._drafter else [],
+            "adapters": {name: each.to_dict() for name, each in self._adapters.items()},
         }
 
     def _now(self) -> Use:

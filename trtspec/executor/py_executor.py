@@ -288,7 +288,8 @@ class PyExecutor:
             drafts = result.drafts
             by_source = drafts.by_source(i, result.accepted_rows(i))
             verified = drafts.counts[i], drafts.max_depths[i], by_source
-            self.metrics.record_verify(request.id, count, *verified)
+            name = None if request.adapter is None else request.adapter.name
+            self.metrics.record_verify(request.id, count, *verified, adapter=name)
         return StepOutput(request, tokens, result.logprobs.get(i))
 
     def _end(self, request: Request) -> None:

@@ -42,7 +42,6 @@ _FOREIGN: dict[str, Foreign] = {
     "speculative_config": Foreign("it belongs to the engine; write LLM(model, {...})", ()),
     "max_completion_tokens": Foreign("write chat(messages, SamplingParams(max_tokens=...))", ()),
     "chat_template_content_format": Foreign("the template says it", (None, "auto")),
-    "lora_request": Foreign("adapters are not offered", (None,)),
     "mm_processor_kwargs": Foreign(_TEXT, (None, {})),
     "tokenization_kwargs": Foreign("the template writes special tokens itself", (None, {})),
     "tokenize": Foreign("the prompt is always tokens; call llm.tokenizer for a text", (None, True)),

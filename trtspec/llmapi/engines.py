@@ -11,7 +11,7 @@ from trtspec.builder.build_engine import build_engine, cached_engine
 from trtspec.builder.locate import find_model
 from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.builder.tokenizer import tokenizer_fingerprint, tokenizer_folder
-from trtspec.config.build_config import WEIGHT_OPTIONS
+from trtspec.config.build_config import ADAPTER_OPTIONS, WEIGHT_OPTIONS
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.kv import AUTO
 from trtspec.engine.folder import EngineConfig, is_engine_folder
@@ -96,7 +96,8 @@ def check_engine(engine: EngineConfig, config: LLMConfig) -> Limits:
     asked = config.build_config()
     backend_named(asked.backend)
     ranks = ("tensor_parallel_size", "enable_expert_parallel")
-    for name in ("dtype", "tokens_per_block", "backend", "device", *ranks, *WEIGHT_OPTIONS):
+    fixed = ("dtype", "tokens_per_block", "backend", "device", *ranks)
+    for name in (*fixed, *WEIGHT_OPTIONS, *ADAPTER_OPTIONS):
         given = getattr(config, name)
         if given in (None, "auto", False):
             continue

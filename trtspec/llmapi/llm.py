@@ -19,18 +19,19 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.open import WeightReader
-from trtspec.errors import ConfigError, RequestError, TrtspecError
+from trtspec.errors import ConfigError, TrtspecError
 from trtspec.executor.schedule.admission import admission_order
 from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.guided.guides import Guides
 from trtspec.llmapi.engines import check_engine
 from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.lora import LoadedAdapters, LoRARequest
 from trtspec.llmapi.opened import OpenedEngine
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.outputs import CompletionOutput, EngineLoad, RequestOutput, acceptance_of
 from trtspec.llmapi.peer_options import part_speculation
-from trtspec.llmapi.priorities import read_priorities
+from trtspec.llmapi.per_prompt import PromptOptions, PromptOptionsReader
 from trtspec.llmapi.process import check_process, claim_process
 from trtspec.llmapi.prompts import Prompt, PromptReader, is_single_prompt
 from trtspec.llmapi.runtime import open_runtime
@@ -87,11 +88,12 @@ class LLM:
         # Others are never said, and no row of logits has a place for them.
         self._ends = tuple(token for token in ends if token < engine.target.vocab_size)
         self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
+        self.adapters = LoadedAdapters(engine, config.lora_modules)
         self._guides = Guides(tokenizer, engine.target.vocab_size, self._ends)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
         order = admission_order(config.scheduling_policy)
-        self._reads_priorities = order is not None
+        self._options = PromptOptionsReader(order is not None, self.adapters.of).read
         claim_process()
         with progress_shown(config.verbose), progress("load the engine", is_long=False):
             self._runtime = open_runtime(
@@ -129,6 +131,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> Any:
         """Generate for one prompt or many.
 
@@ -140,17 +143,21 @@ class LLM:
         ``priority``, also one for all or one for each: with ``scheduling_policy="priority"``,
         prompts with lower values begin earlier, equal ones in order of arrival. The default is 0.
 
+        ``lora_request``, likewise: the adapter that reads the prompts; None: none does. One that is
+        not loaded is loaded first.
+
         Raises:
-            RequestError: sampling_params or priorities have a wrong type or number, or priorities
-                other than 0 are given without a policy that reads them.
+            RequestError: sampling_params, priorities or adapters have a wrong type or number,
+                priorities other than 0 are given without a policy that reads them, or an adapter is
+                not known.
+            CheckpointError: an adapter cannot be read, or does not fit the model.
             EngineError: this LLM was shut down, its worker died, or this process was forked from
                 the one that owns it.
         """
         single = is_single_prompt(prompts)
         batch: Sequence[Any] = [prompts] if single else list(prompts)
-        params = self._params_for(batch, sampling_params)
-        priorities = read_priorities(priority, len(batch), self._reads_priorities)
-        handles = self._submit(batch, params, priorities, streaming=False, raise_errors=single)
+        options = self._options(len(batch), sampling_params, priority, lora_request)
+        handles = self._submit(batch, options, streaming=False, raise_errors=single)
         results = []
         bar = tqdm(handles, desc="generate", disable=not use_tqdm or single, leave=False)
         try:
@@ -170,14 +177,15 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         streaming: bool = False,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> GenerationHandle:
         """Start one prompt and return immediately; see `GenerationHandle` for waiting and
-        streaming, and `generate` for ``priority``.
+        streaming, and `generate` for ``priority`` and ``lora_request``.
 
         Raises:
             RequestError: the prompt or the options are invalid.
         """
-        return self.submit([prompt], sampling_params, streaming, priority)[0]
+        return self.submit([prompt], sampling_params, streaming, priority, lora_request)[0]
 
     def submit(
         self,
@@ -185,15 +193,15 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         streaming: bool = False,
         priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[GenerationHandle]:
         """Start several prompts together and return immediately; if one is invalid, none starts.
 
         Raises:
             RequestError: a prompt or the options are invalid.
         """
-        params = self._params_for(prompts, sampling_params)
-        priorities = read_priorities(priority, len(prompts), self._reads_priorities)
-        return self._submit(prompts, params, priorities, streaming, raise_errors=True)
+        options = self._options(len(prompts), sampling_params, priority, lora_request)
+        return self._submit(prompts, options, streaming, raise_errors=True)
 
     def chat(
         self,
@@ -201,6 +209,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         **options: Any,
     ) -> Any:
         """Generate the answer to a conversation, or to a list of conversations.
@@ -210,7 +219,7 @@ class LLM:
         a prompt, from whichever of the two forms it is written for. A message may have a ``name``
         and other fields that the template reads (such as ``tool_calls``). ``options``: ``tools``,
         ``chat_template``, ``chat_template_kwargs`` and the others of `ChatOptions`, and variables
-        of the template. ``priority``: see `generate`.
+        of the template. ``priority``, ``lora_request``: see `generate`.
 
         Raises:
             RequestError: as in `chat_prompt` and `generate`.
@@ -222,7 +231,7 @@ class LLM:
             asked: Any = self._prompts.chat(messages, options)
         else:
             asked = self._prompts.chats(messages, options)
-        return self.generate(asked, sampling_params, use_tqdm, priority)
+        return self.generate(asked, sampling_params, use_tqdm, priority, lora_request)
 
     def chat_tokens(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """The tokens of `chat_prompt`."""
@@ -307,21 +316,24 @@ class LLM:
     def _submit(
         self,
         prompts: Sequence[Any],
-        params: Sequence[SamplingParams],
-        priorities: Sequence[int],
+        options: Sequence[PromptOptions],
         streaming: bool,
         raise_errors: bool,
     ) -> list[GenerationHandle]:
         """Check and queue prompts; an invalid one ends immediately with its error."""
         self._worker.check()
         handles, sequences = [], []
-        for prompt, options, priority in zip(prompts, params, priorities, strict=True):
+        for prompt, own in zip(prompts, options, strict=True):
             output = RequestOutput(
-                next(self._ids), None, [], [], acceptance=acceptance_of(self.speculation, options)
+                next(self._ids),
+                None,
+                [],
+                [],
+                acceptance=acceptance_of(self.speculation, own.params),
             )
             handle = GenerationHandle(output, streaming, self._worker.abort)
             try:
-                sequences += self._sequences(prompt, options, priority, output, handle)
+                sequences += self._sequences(prompt, own, output, handle)
             except TrtspecError as error:
                 if raise_errors:
                     raise
@@ -335,14 +347,13 @@ class LLM:
     def _sequences(
         self,
         prompt: Prompt,
-        params: SamplingParams,
-        priority: int,
+        options: PromptOptions,
         output: RequestOutput,
         handle: GenerationHandle,
     ) -> list[LiveSequence]:
         """The n sequences of a prompt, with a common seed and a sample index each."""
         output.prompt, output.prompt_token_ids = self._prompts.read(prompt)
-        params = self._prompts.resolve(params)
+        params = self._prompts.resolve(options.params)
         eos = () if params.ignore_eos else self._ends
         ends = (*eos, *params.stop_token_ids)
         seed = params.seed
@@ -360,31 +371,12 @@ class LLM:
                 sample_index=index,
                 eos_token_ids=eos,
                 processors=self._guides.processors(params, output.prompt_token_ids, ends),
-                priority=priority,
+                priority=options.priority,
                 max_draft_len=params.max_draft_len(self._deepest_drafts),
+                adapter=options.adapter,
             )
             stop = StopChecker(params, eos, self._prompts.decoder, output.prompt_token_ids)
             completion = CompletionOutput(index, seed)
             output.outputs.append(completion)
             sequences.append(LiveSequence(request, stop, completion, output, handle))
         return sequences
-
-    @staticmethod
-    def _params_for(
-        prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or SamplingParams()] * len(prompts)
-        is_list = isinstance(params, Sequence)
-        wrong = [p for p in params if not isinstance(p, SamplingParams)] if is_list else [params]
-        if wrong:
-            raise RequestError(
-                f"sampling_params must be SamplingParams or a list of them, got "
-                f"{type(wrong[0]).__name__} {wrong[0]!r:.60}"
-            )
-        if len(params) != len(prompts):
-            raise RequestError(
-                f"{len(prompts)} prompts came with {len(params)} SamplingParams; give one for all, "
-                "or one for each"
-            )
-        return list(params)

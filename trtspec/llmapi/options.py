@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
-from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
+from trtspec.config.build_config import ADAPTER_OPTIONS, WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.cuda_graph import CudaGraphConfig
 from trtspec.config.kv import KvCacheConfig
 from trtspec.config.strict import strict_config, to_dict
 from trtspec.errors import ConfigError
 from trtspec.executor.schedule.admission import admission_order
+from trtspec.llmapi.lora import read_modules
 from trtspec.llmapi.peer_options import ALIASES, FOREIGN
 from trtspec.speculative.recording import read_transfer
 
@@ -24,18 +25,20 @@ class LLMConfig:
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
     ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype``, ``weight_group_size``,
     ``head_weight_dtype``, ``embedding_weight_dtype``, ``activation_dtype``,
-    ``tensor_parallel_size`` and ``enable_expert_parallel`` describe the engine to build (see
-    BuildConfig). In an engine folder they are fixed; only the three maxima may be lowered. ``seed``
-    makes the seeds that are drawn for requests without one reproducible. ``backend_options`` (or
-    ``tensorrt_config``): options of the backend, as a mapping or as its config object.
-    ``skip_tokenizer_init``: prompts are token ids and outputs have no text. ``kv_transfer_config``:
-    vLLM's, for the method extract_hidden_states. ``verify_checkpoint``: hash the checkpoint's files
-    again, even if their digests are remembered from an earlier start. ``async_scheduling``: deliver
-    the last step's results and accept new requests while engine calls run; False: only between
-    steps. The texts are the same. Either way a step is launched when the last one's result is known
-    (a lag of 0): launching it earlier needs an engine that keeps its requests on the device, which
-    no backend has yet. ``verbose``: report slow parts of opening, such as compiling, on standard
-    error, unless the package's log reports them.
+    ``tensor_parallel_size``, ``enable_expert_parallel``, ``enable_lora``, ``max_loras`` and
+    ``max_lora_rank`` describe the engine to build (see BuildConfig). In an engine folder they are
+    fixed; only the three maxima may be lowered. ``seed`` makes the seeds that are drawn for
+    requests without one reproducible. ``backend_options`` (or ``tensorrt_config``): options of the
+    backend, as a mapping or as its config object. ``skip_tokenizer_init``: prompts are token ids
+    and outputs have no text. ``kv_transfer_config``: vLLM's, for the method extract_hidden_states.
+    ``verify_checkpoint``: hash the checkpoint's files again, even if their digests are remembered
+    from an earlier start. ``async_scheduling``: deliver the last step's results and accept new
+    requests while engine calls run; False: only between steps. The texts are the same. Either way a
+    step is launched when the last one's result is known (a lag of 0): launching it earlier needs an
+    engine that keeps its requests on the device, which no backend has yet. ``verbose``: report slow
+    parts of opening, such as compiling, on standard error, unless the package's log reports them.
+    ``lora_modules``: adapters to load at the start, ``{name: path}`` or a list of ``name=path``;
+    they imply ``enable_lora``.
 
     ``scheduling_policy``: which waiting requests begin first. "fcfs": in order of arrival;
     "priority": those with the lowest ``priority`` (see `LLM.generate`), equal ones in order of
@@ -84,11 +87,17 @@ class LLMConfig:
     activation_dtype: str | None = None
     tensor_parallel_size: int | None = None
     enable_expert_parallel: bool = False
+    enable_lora: bool = False
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
+    lora_modules: Any = None
     verify_checkpoint: bool = False
     verbose: bool = True
 
     def __post_init__(self) -> None:
         _plain_options(self.backend_options)
+        object.__setattr__(self, "lora_modules", read_modules(self.lora_modules))
+        object.__setattr__(self, "enable_lora", self.enable_lora or bool(self.lora_modules))
         if self.scheduling_policy is None:
             object.__setattr__(self, "scheduling_policy", "fcfs")
         admission_order(self.scheduling_policy)
@@ -110,8 +119,9 @@ class LLMConfig:
     def build_config(self) -> BuildConfig:
         """The build config that these options describe."""
         names = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend")
-        more = ("device", "tensor_parallel_size", "enable_expert_parallel", *WEIGHT_OPTIONS)
-        named = {name: getattr(self, name) for name in (*names, *more)}
+        more = ("device", "tensor_parallel_size", "enable_expert_parallel")
+        every = *names, *more, *WEIGHT_OPTIONS, *ADAPTER_OPTIONS
+        named = {name: getattr(self, name) for name in every}
         given = {name: value for name, value in named.items() if value is not None}
         options = _plain_options(self.backend_options)
         kept = self.kv_cache_config.dtype

@@ -27,6 +27,8 @@ ALIASES: Mapping[str, str] = {
     "random_seed": "seed",
     "tp_size": "tensor_parallel_size",
     "tp": "tensor_parallel_size",
+    "lora_paths": "lora_modules",
+    "max_loras_per_batch": "max_loras",
 }
 
 _RANKS = ("tensor_parallel_size", "tp_size", "tp")
@@ -40,7 +42,6 @@ _WEIGHTS = (
 _GRAPHS = "write cuda_graph_config={'batch_sizes': [...]}, in requests"
 _COMPILED = "engines are compiled ahead of time, always"
 _BEAM = "beam search is not offered"
-_ADAPTERS = "adapters are not offered"
 _TEXT = "only text is offered"
 _GUIDED = "grammars are read by llguidance; a request says its own, as SamplingParams"
 _NO_SWAP = "a request that loses its blocks is computed again, nothing is swapped"
@@ -156,12 +157,17 @@ FOREIGN: Mapping[str, Foreign] = {
     **_each("moe_backend moe_runner_backend", Foreign("no such backend", (None, "auto"))),
     "disable_cascade_attn": Foreign("it must be true or false", any_bool),
     "use_v2_block_manager": Foreign("it must be true or false", any_bool),
-    **_each("enable_lora enable_prompt_adapter", Foreign(_ADAPTERS)),
+    "enable_prompt_adapter": Foreign("adapters of prompts are not offered"),
     **_each(
-        "lora_config lora_modules lora_paths max_loras max_lora_rank max_cpu_loras "
-        "peft_cache_config",
-        Foreign(_ADAPTERS, (None,)),
+        "lora_config peft_cache_config",
+        Foreign("write enable_lora, max_loras and max_lora_rank", (None,)),
     ),
+    "max_cpu_loras": Foreign("adapters stay in memory until they are unloaded", any_number),
+    "fully_sharded_loras": Foreign("an engine with adapters is not split over ranks"),
+    "lora_extra_vocab_size": Foreign("adapters add no tokens", (None, 0)),
+    "lora_dtype": Foreign("adapters have the engine's dtype", (None, "auto")),
+    "lora_target_modules": Foreign("all projections may be adapted", (None,)),
+    "lora_backend": Foreign("there is one op", (None, "auto")),
     **_each(
         "limit_mm_per_prompt mm_processor_kwargs allowed_local_media_path",
         Foreign(_TEXT, (None, {}, "")),

@@ -24,6 +24,7 @@ from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import MODEL, REPLAY
 from trtspec.engine.open import OpenDraft, OpenSessions, WeightReader, open_sessions, verifies
 from trtspec.errors import ConfigError
+from trtspec.executor.engines.adapter_pool import AdapterPool
 from trtspec.executor.engines.buckets import RowBuckets
 from trtspec.executor.engines.counted_engine import CountedEngine
 from trtspec.executor.engines.engine_parts import EngineSessions, NetworkFacts
@@ -34,6 +35,7 @@ from trtspec.executor.engines.pass_rollout import PassRollout
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor
+from trtspec.executor.schedule.adapter_scheduler import AdapterScheduler
 from trtspec.executor.schedule.led_caches import LedCaches, call_name
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Order, Scheduler
@@ -121,7 +123,8 @@ def open_runtime(
                 followers.meet_on_gpus()
         # The weights are loaded by now: the caches get memory that they leave.
         resources = open_resources(engine, drafts, limits, needs, kv)
-        books = resources.target
+        books, sizes = resources.target, engine.build.adapters
+        pool = AdapterPool(sessions.adapted, 0 if sizes is None else sizes.number)
         target = _target(engine, books, limits, sessions, padding.target, followers)
         caches = iter(resources.draft_caches)
         runtimes = tuple(
@@ -146,7 +149,8 @@ def open_runtime(
             drafter, skips = wrap_drafter(made), made.skips_drafts
             rule = _acceptance_rule(speculation)
         rows = limits.max_batch_size, limits.max_num_tokens, limits.max_seq_len
-        scheduler = Scheduler(resources, *rows, needs, skips, order)
+        plans = resources, *rows, needs, skips, order
+        scheduler = Scheduler(*plans) if sizes is None else AdapterScheduler(pool, *plans)
         engines = [draft.engine for draft in runtimes]
         overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
         metrics = ExecutorMetrics(target, engines, overlap, drafter)
@@ -227,6 +231,7 @@ def _target(
         engine.target.vocab_size,
         pass_bytes=engine.pass_bytes(),
         verifies=verifies(engine),
+        has_adapters=engine.build.adapters is not None,
     )
     graphs = {MODEL: _with_graphs(sessions.target, engine, buckets)}
     if sessions.replay is not None:

@@ -32,9 +32,11 @@ def nothing(*_: object) -> Iterator[str]:
 class Block:
     """spec: the class of the specs that it runs. make: the module of a spec, called as ``make(spec,
     hidden, dtype, formats=...)``. missing: in words, what the module does not run of a spec. lacks:
-    what some kernels do not compute of it."""
+    what some kernels do not compute of it. takes_adapters: whether its products have adapters
+    beside them, and the module an argument ``adapters`` (see `Linear.forward`)."""
 
     spec: type[LayerPart]
     make: Callable[..., nn.Module]
     missing: Callable[[Any], Iterator[str]] = nothing
     lacks: Callable[[Any, Kernels], Iterator[str]] = nothing
+    takes_adapters: bool = False

@@ -112,6 +112,13 @@ def without_kernels(config: ModelConfig, kernels: Kernels) -> Iterator[str]:
                 yield from block.lacks(part, kernels)
 
 
+def without_adapters(config: ModelConfig) -> list[str]:
+    """The parts of a decoder that no adapter stands beside, in words."""
+    parts = [part for spec in config.layers.specs for part in (spec.mixer, spec.ffn)]
+    bare = (part for part in parts if part is not None and not BLOCKS[type(part)].takes_adapters)
+    return list(dict.fromkeys(part.words for part in bare))
+
+
 def _refuse(missing: Iterable[str], what: str) -> None:
     parts = list(missing)
     if parts:

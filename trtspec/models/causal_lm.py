@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.adapters import AdapterSizes
 from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.layer_tensors import HEAD_BIAS
 from trtspec.config.model import ModelConfig
@@ -15,6 +16,7 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
+from trtspec.models.adapters import adapters_of, add_adapters
 from trtspec.models.block_map import require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.embedding import Embedding, rounded_scale
@@ -75,7 +77,8 @@ class CausalLM(nn.Module):
     both are an earlier layer's. With per-layer embeddings there are those of `PerLayerEmbedding`
     behind ``per_layer.`` and of each layer those of `PerLayerPart`; ``layers.{i}.output_scale``.
     With a head that is cut there is ``token_map [V_d] i64``, the ids of its rows. Where the config
-    is that of a rank, there are those of `Ranks` behind ``ranks.``.
+    is that of a rank, there are those of `Ranks` behind ``ranks.``. With ``adapters`` there are
+    those of `Lora` behind ``lora.`` of each of a layer's products; no checkpoint fills them.
 
     q, k, v, and gate, up, follow each other along the outputs of P. A tied model reads its
     embedding rows out of ``lm_head``, unless that is rounded and the rows are to be otherwise. All
@@ -96,6 +99,7 @@ class CausalLM(nn.Module):
         capture_layers: tuple[int, ...] = (),
         *,
         formats: NetworkFormats = IN_PANELS,
+        adapters: AdapterSizes | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -114,6 +118,8 @@ class CausalLM(nn.Module):
             DecoderLayer(spec, hidden, dtype, formats=formats.at(f"layers.{i}"))
             for i, spec in enumerate(config.layers)
         )
+        if adapters is not None:
+            add_adapters(self.layers, config, adapters)
         self.norm = make_norm(config.norm, hidden, dtype)
         self.embedding_scale = rounded_scale(config.embedding.scale, dtype)
         given = config.embedding.per_layer
@@ -162,11 +168,13 @@ class CausalLM(nn.Module):
         if self.per_layer is not None:
             given = self.per_layer(input_ids, x)
         states, last = {-1: x}, len(self.layers) - 1
+        adapters = adapters_of(rows)
         cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
             cache = caches[self.cache_places[i]]
-            x = states[i] = layer(x, rows, rotations[i], cache, cut, given[i], self.ranks)
+            x = layer(x, rows, rotations[i], cache, cut, given[i], self.ranks, adapters)
+            states[i] = x
         hidden: Tensor = self.norm(x)
         states[last + 1] = hidden
         captured = [states[i] for i in self.capture_layers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -66,13 +68,15 @@ class DecoderLayer(nn.Module):
         kept: Tensor | None = None,
         given: Tensor | None = None,
         ranks: Ranks | None = None,
+        adapters: Tensor | None = None,
     ) -> Tensor:
         """``x [T, hidden]`` -> ``[T, hidden]``, or the rows ``kept [R] i64`` of that. Of the rows
         that are not kept, only K and V are computed. ``given [T, P]``: the layer's part of the
         tokens' per-layer embeddings, where it reads one. ``ranks``: those that the layer is split
-        over, see `LayerSpec.sharded`."""
+        over, see `LayerSpec.sharded`. ``adapters [T] i32``: those of the rows, of a network that
+        has such."""
         if ranks is None:
-            x = self._both(x, rows, rotation, cache, kept)
+            x = self._both(x, rows, rotation, cache, kept, adapters)
         else:
             x = self._both_over(ranks, x, rows, rotation, cache, kept)
         if self.per_layer is not None:
@@ -87,21 +91,26 @@ class DecoderLayer(nn.Module):
         rotation: Rotation | None,
         cache: Cache,
         kept: Tensor | None,
+        adapters: Tensor | None,
     ) -> Tensor:
-        at = (rows, rotation, cache)
+        attn = partial(self.attn, rows=rows, rotation=rotation, cache=cache, kept=kept)
+        mlp = self.mlp
+        if adapters is not None:
+            attn = partial(attn, adapters=adapters)
+            mlp = partial(mlp, adapters=adapters if kept is None else adapters[kept])
         if self.parallel:
             normed = x if self.input_norm is None else self.input_norm(x)
-            x = self.attn(normed, *at, norm=None, residual=x, kept=kept)
-            both: Tensor = self.mlp(normed if kept is None else normed[kept], norm=None, residual=x)
+            x = attn(normed, norm=None, residual=x)
+            both: Tensor = mlp(normed if kept is None else normed[kept], norm=None, residual=x)
             return both
         if self.attn_out_norm is None and self.residual_scale == 1:
             # The products add the residual.
-            x = self.attn(x, *at, norm=self.input_norm, residual=x, kept=kept)
-            out: Tensor = self.mlp(x, norm=self.post_attention_norm, residual=x)
+            x = attn(x, norm=self.input_norm, residual=x)
+            out: Tensor = mlp(x, norm=self.post_attention_norm, residual=x)
             return out
-        y = self.attn(x, *at, norm=self.input_norm, residual=None, kept=kept)
+        y = attn(x, norm=self.input_norm, residual=None)
         x = self._sum(x if kept is None else x[kept], y, self.attn_out_norm)
-        y = self.mlp(x, norm=self.post_attention_norm, residual=None)
+        y = mlp(x, norm=self.post_attention_norm, residual=None)
         return self._sum(x, y, self.mlp_out_norm)
 
     def _both_over(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trtspec.formats.base import Rounding, WeightFormat
 from trtspec.formats.stored import StoredWeight
+from trtspec.models.lora import Lora
 from trtspec.models.norm import Norm, RMSNorm
 
 
@@ -21,7 +22,8 @@ class Linear(nn.Module):
     """A linear layer, or several fused along their outputs.
 
     Its buffers are those of the format, and ``bias [N]`` where it has one. ``rounding`` says how
-    far the format changed the weights, once they are loaded.
+    far the format changed the weights, once they are loaded. ``lora``: room for adapters beside it,
+    see `trtspec.models.adapters`.
     """
 
     bias: Tensor | None
@@ -41,6 +43,7 @@ class Linear(nn.Module):
         self.dtype = dtype
         self.format = format
         self.rounding = Rounding()
+        self.lora: Lora | None = None
         storage = format.storage(out_features, in_features, dtype)
         self._weight_names = tuple(storage)
         for name, spec in storage.items():
@@ -55,18 +58,23 @@ class Linear(nn.Module):
         norm: Norm | None = None,
         gated: bool = False,
         residual: Tensor | None = None,
+        adapters: Tensor | None = None,
     ) -> Tensor:
         """``x [T, K]`` -> ``[T, N]`` in ``out_dtype`` (x's dtype if None), rounded once.
 
         What stands around the layer runs in the same op, where the op has it. Before the product:
         ``norm`` of x, or with ``gated`` the `swiglu` of ``x [T, 2K]``. Behind it: the sum with
-        ``residual [T, N]`` of the same dtype.
+        ``residual [T, N]`` of the same dtype. ``adapters [T] i32``: those of the rows, where there
+        is room for some.
         """
         taken = None
         if isinstance(norm, RMSNorm) and norm.in_products:
             taken = norm
         elif norm is not None:
             x = norm(x)
+        if adapters is not None and self.lora is not None:
+            around = {"norm": taken, "gated": gated, "residual": residual}
+            residual = self.lora(x, adapters, out_dtype, **around)
         return self.format.product(
             self.weights,
             x,

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
+from trtspec.models.adapters import AdapterRows
 from trtspec.models.causal_lm import new_caches
 from trtspec.models.layer_facts import decoder_caches, keeps_states
 from trtspec.models.rows import PackedRows
@@ -22,7 +23,7 @@ from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 _MAX_DIM = 1 << 30
 
 # A package records the structure of its inputs; torch wants a name for each named tuple in it.
-for _type in (PackedRows, StateRows, SamplingColumns):
+for _type in (PackedRows, StateRows, AdapterRows, SamplingColumns):
     pytree._register_namedtuple(_type, serialized_type_name=f"trtspec.{_type.__name__}")
 
 
@@ -44,9 +45,15 @@ class Signature:
         return args
 
 
-def model_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout) -> Signature:
-    """`CausalLM.forward`."""
+def model_signature(
+    config: ModelConfig, dtype: torch.dtype, layout: CacheLayout, has_adapters: bool = False
+) -> Signature:
+    """`CausalLM.forward`; ``has_adapters``: of one that was made for some."""
     args, dims = _rows(layout)
+    if has_adapters:
+        column: Any = {0: _T}
+        args = args[0], AdapterRows(args[1], torch.full((_ROWS,), -1, dtype=torch.int32))
+        dims = dims[0], AdapterRows(dims[1], column)
     if keeps_states(config):
         slots: Any = {0: _B}
         args = args[0], StateRows(args[1], torch.zeros(_REQUESTS, dtype=torch.int32))

@@ -77,8 +77,8 @@ def lora_reference(
     y = x.new_zeros((len(x), b.shape[2]), dtype=torch.float32)
     for adapter in range(len(a)):
         own = index == adapter
-        inner = (x[own].float() @ a[adapter].float()).split(b.shape[1], dim=1)
-        weights = b[adapter].float().split(list(parts), dim=1)
+        inner = torch.split(x[own].float() @ a[adapter].float(), b.shape[1], dim=1)
+        weights = torch.split(b[adapter].float(), list(parts), dim=1)
         y[own] = torch.cat([h @ w for h, w in zip(inner, weights, strict=True)], dim=1)
     rounded = y.to(out_dtype or x.dtype)
     return rounded if residual is None else residual + rounded
@@ -99,8 +99,8 @@ def lora_grouped(
     key, order = torch.sort(torch.where(index < 0, len(a), index), stable=True)
     every = torch.arange(len(a), device=x.device)
     ends = torch.searchsorted(key, every, right=True).int()
-    inner = F.grouped_mm(x[order], a, offs=ends).split(b.shape[1], dim=1)
-    weights = b.split(list(parts), dim=2)
+    inner = torch.split(F.grouped_mm(x[order], a, offs=ends), b.shape[1], dim=1)
+    weights = torch.split(b, list(parts), dim=2)
     made = [F.grouped_mm(h.contiguous(), w, offs=ends) for h, w in zip(inner, weights, strict=True)]
     # Rows behind the last group are those without an adapter, and were not written.
     y = torch.where((key < len(a)).unsqueeze(1), torch.cat(made, dim=1), 0)

@@ -74,6 +74,6 @@ class TokenSequence(Sequence[int]):
         _extend(self.address, list(tokens))
 
     def adapt(self, adapter: int, slot: int) -> None:
-        """From now on an adapter reads it, known by a number above 0 that no other one ever has, which
-        lies at ``slot`` among those of the engine. To be said before a cache knows it."""
+        """From now on an adapter reads it, whose number is above 0 and no other one's ever, and
+        which lies at ``slot`` among those of the engine. To be said before a cache knows it."""
         _adapt(self.address, adapter, slot)

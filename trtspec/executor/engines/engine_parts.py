@@ -39,7 +39,8 @@ class NetworkFacts:
 
     vocab_size: ids that it reads. pass_bytes: of the weights that one pass reads. rollout_passes:
     passes of a rollout. hidden_in: width of the target's states that a rollout reads, 0 for none.
-    verifies: the session samples and accepts, see `EngineInputs`.
+    verifies: the session samples and accepts, see `EngineInputs`. has_adapters: it is told of each
+    row which one reads it.
     """
 
     vocab_size: int
@@ -47,3 +48,4 @@ class NetworkFacts:
     rollout_passes: int = 1
     hidden_in: int = 0
     verifies: bool = False
+    has_adapters: bool = False

@@ -103,7 +103,7 @@ class ModelEngine(CountedEngine):
         if passes is None and model is None:
             self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, _FIRST_STEP)
             return
-        rows, last_rows, cached, states = pack(groups, self.layout)
+        rows, last_rows, cached, states, *_ = pack(groups, self.layout)
         if passes is not None:  # the children of one row, as it wants those of some
             self._restore_states(groups)
             wanted = EngineInputs(last_rows=last_rows[-1:], columns=greedy_sampling(1))
@@ -218,7 +218,7 @@ class ModelEngine(CountedEngine):
         self, packed: RowBatch, bucket: Bucket | None, asked: VerifyInputs
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Logits, states if any, and of an engine that verifies what it says."""
-        rows, logits_rows, cached_tokens, slots = packed
+        rows, logits_rows, cached_tokens, slots, adapters = packed
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.logits if bucket else max(logits_rows.shape[0], 1)
         inputs = EngineInputs(
@@ -229,6 +229,10 @@ class ModelEngine(CountedEngine):
             held = torch.zeros(0, dtype=torch.int32) if slots is None else slots
             requests = bucket.requests if bucket else len(rows.context_lens)
             inputs = inputs._replace(state_slots=extend(held, requests, -1))
+        if self._network.has_adapters:
+            held = torch.zeros(0, dtype=torch.int32) if adapters is None else adapters
+            count = bucket.rows if bucket else len(rows.input_ids)
+            inputs = inputs._replace(adapters=extend(held, count, -1))
         counts = [logits_rows.shape[0], rows.input_ids.shape[0]]
         count = asked.row_start.shape[0] - 1
         if self.verifies:
@@ -290,7 +294,7 @@ class ModelEngine(CountedEngine):
         bucket: Bucket | None,
         rule: StopRule,
     ) -> list[Tensor]:
-        rows, last_rows, cached_tokens, states = packed
+        rows, last_rows, cached_tokens, states, *_ = packed
         session: Session | None = self._sessions.rollout
         passes, loop = self._network.rollout_passes, self._sessions.passes
         if loop is not None:

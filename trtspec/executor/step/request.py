@@ -10,6 +10,7 @@ from typing import Protocol
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import PromptTooLongError, RequestError
 from trtspec.executor.logits.logits_processor import LogitsProcessor
+from trtspec.models.adapters import Adapter
 from trtspec.ops.sequence import UNLIMITED, TokenSequence
 
 
@@ -44,6 +45,7 @@ class Request:
     finish_reason: None while it runs.
     processors: of its logits, beside those of its options.
     priority: the caller's; for policies that order the requests that wait, lower ones earlier.
+    adapter: by which the target reads it; None: by none.
     transfer: set by a drafter when the text has ended: the caller shall wait for it too.
     num_cached_tokens: of its prompt, those that it found in the caches when it first began (None
     until then).
@@ -73,6 +75,7 @@ class Request:
     num_cached_tokens: int | None = None
     priority: int = 0
     max_draft_len: int = UNLIMITED
+    adapter: Adapter | None = None
 
     @classmethod
     def create(
@@ -87,6 +90,7 @@ class Request:
         processors: tuple[LogitsProcessor, ...] = (),
         priority: int = 0,
         max_draft_len: int = UNLIMITED,
+        adapter: Adapter | None = None,
     ) -> Request:
         """A new request over a copy of `prompt`.
 
@@ -118,6 +122,7 @@ class Request:
             processors=processors,
             priority=priority,
             max_draft_len=max_draft_len,
+            adapter=adapter,
         )
 
     @property

@@ -38,19 +38,28 @@ class DenseFeedForward(nn.Module):
             self.up = Linear(hidden, inner, dtype, bias, format=formats.of({"up": inner}))
         self.down = Linear(inner, hidden, dtype, bias, format=formats.of({"down": hidden}))
 
-    def forward(self, x: Tensor, *, norm: Norm | None, residual: Tensor | None) -> Tensor:
-        """``x [T, hidden]`` -> ``[T, hidden]``, with the sum of ``residual`` if one is given."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        norm: Norm | None,
+        residual: Tensor | None,
+        adapters: Tensor | None = None,
+    ) -> Tensor:
+        """``x [T, hidden]`` -> ``[T, hidden]``, with the sum of ``residual`` if one is given.
+        ``adapters``: see `Linear.forward`."""
+        after = {"residual": residual, "adapters": adapters}
         if self.gate_up is None:
             assert self.up is not None
-            inner = activate(self.activation, self.up(x, norm=norm))
+            inner = activate(self.activation, self.up(x, norm=norm, adapters=adapters))
         else:
-            inner = self.gate_up(x, norm=norm)
+            inner = self.gate_up(x, norm=norm, adapters=adapters)
             if self.activation == "silu":  # the product takes it along
-                silu: Tensor = self.down(inner, gated=True, residual=residual)
+                silu: Tensor = self.down(inner, gated=True, **after)
                 return silu
             inner = activate_gated(self.activation, inner)
-        out: Tensor = self.down(inner, residual=residual)
+        out: Tensor = self.down(inner, **after)
         return out
 
 
-DENSE = Block(DenseSpec, DenseFeedForward)
+DENSE = Block(DenseSpec, DenseFeedForward, takes_adapters=True)

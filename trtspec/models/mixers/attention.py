@@ -98,12 +98,14 @@ class Attention(nn.Module):
         residual: Tensor | None,
         kept: Tensor | None = None,
         ranks: Ranks | None = None,
+        adapters: Tensor | None = None,
     ) -> Tensor:
         """The attention of ``norm(x) [T, in_features]``, with the sum of ``residual [T, hidden]``
         if one is given; if ``kept [R] i64`` is, of these rows alone. Writes K and V of all rows
-        into the caches. ``ranks``: those that have the other heads, of a norm over all."""
+        into the caches. ``ranks``: those that have the other heads, of a norm over all.
+        ``adapters``: see `Linear.forward`."""
         read = self.get_submodule(self.parts)
-        heads = read(x, norm=norm).view(x.shape[0], -1, self.head_dim)
+        heads = read(x, norm=norm, adapters=adapters).view(x.shape[0], -1, self.head_dim)
         counts = [self.num_heads * (2 if self.gated else 1)]
         counts += [self.num_kv_heads] * (len(self.parts) - 1)
         q, *kv = torch.split(heads, counts, dim=1)
@@ -118,7 +120,8 @@ class Attention(nn.Module):
         if kept is not None:
             attended = attended[kept]
             residual = None if residual is None else residual[kept]
-        out: Tensor = self.o(attended, residual=residual)
+            adapters = None if adapters is None else adapters[kept]
+        out: Tensor = self.o(attended, residual=residual, adapters=adapters)
         return out
 
     def _attend(
@@ -158,4 +161,4 @@ def _lacks(spec: AttentionSpec, kernels: Kernels) -> Iterator[str]:
         yield f"heads of {spec.head_dim} elements (up to {MOST_HEAD})"
 
 
-ATTENTION = Block(AttentionSpec, Attention, _missing, _lacks)
+ATTENTION = Block(AttentionSpec, Attention, _missing, _lacks, takes_adapters=True)

@@ -1,0 +1,134 @@
+"""Low-rank adapters of a decoder: what each row's own one adds to the products of its layers.
+
+A network that was built for adapters has room for some among its weights, as `AdapterSizes` says,
+and is told of each row which one reads it. So adapters come and go without a compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trtspec.config.adapters import AdapterSizes
+from trtspec.config.model import ModelConfig
+from trtspec.models.layer_facts import decoder_facts
+from trtspec.models.linear import Linear
+from trtspec.models.loading import FUSED
+from trtspec.models.lora import Lora
+from trtspec.models.rows import PackedRows
+
+ADAPTED = ("attn.", "mlp.")
+"""How the names, within a layer, of the products begin that have adapters beside them."""
+
+
+class AdapterRows(NamedTuple):
+    """The packed rows of a call of a network with adapters: ``adapters [T] i32``, of each row where
+    its adapter lies; -1: it has none."""
+
+    packed: PackedRows
+    adapters: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """See `Rows.positions`."""
+        return self.packed.positions
+
+    def attend(self, *given: Any, **named: Any) -> Tensor:
+        """See `Rows.attend`."""
+        return self.packed.attend(*given, **named)
+
+    def attend_latents(self, *given: Any, **named: Any) -> Tensor:
+        """See `Rows.attend_latents`."""
+        return self.packed.attend_latents(*given, **named)
+
+    def read(self, *given: Any, **named: Any) -> Tensor:
+        """See `Rows.read`."""
+        return self.packed.read(*given, **named)
+
+    def write(self, *given: Any, **named: Any) -> None:
+        """See `Rows.write`."""
+        self.packed.write(*given, **named)
+
+
+def adapters_of(rows: object) -> Tensor | None:
+    """Of each row its adapter ``[T] i32``, where rows say so."""
+    return rows.adapters if isinstance(rows, AdapterRows) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """An adapter that was read. number: above 0, and no other one's ever. layers: ``a [r, K]`` and
+    ``b [N, r]`` (scaled) of linear layers, by their names in a checkpoint, less ``.weight``, in the
+    network's dtype, on the host."""
+
+    number: int
+    name: str
+    layers: Mapping[str, tuple[Tensor, Tensor]]
+
+
+class AdaptedLayer(NamedTuple):
+    """One linear layer of a checkpoint, by ``name``, less ``.weight``, that adapters have a place
+    beside: ``part`` of ``lora``."""
+
+    name: str
+    lora: Lora
+    part: int
+
+
+def add_adapters(layers: nn.ModuleList, config: ModelConfig, sizes: AdapterSizes) -> None:
+    """Put room for adapters beside the products of a decoder's layers, uninitialised."""
+    for (number, layer), facts in zip(enumerate(layers), decoder_facts(config), strict=True):
+        for name, linear in _adapted(layer):
+            tensors = [f"{part}.weight" for part in _parts(name)]
+            outputs = tuple(facts.tensors[tensor][0] for tensor in tensors)
+            assert sum(outputs) == linear.out_features, f"layer {number}: {name}"
+            linear.lora = Lora(sizes, linear.in_features, outputs, linear.dtype)
+
+
+def adapted_layers(layers: nn.ModuleList) -> Iterator[AdaptedLayer]:
+    """What adapters of these layers may say something of."""
+    for number, layer in enumerate(layers):
+        for name, linear in _adapted(layer):
+            lora = linear.lora
+            assert lora is not None, "the network was made for adapters"
+            for part, own in enumerate(_parts(name)):
+                yield AdaptedLayer(f"layers.{number}.{own}", lora, part)
+
+
+def place_adapter(layers: Iterable[AdaptedLayer], slot: int, adapter: Adapter) -> None:
+    """Put an adapter into a slot of all layers; those that it says nothing of get zeros."""
+    for layer in layers:
+        a, b = adapter.layers.get(layer.name, (None, None))
+        layer.lora.fill(slot, layer.part, a, b)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a tensor of a network's ``state_dict`` is room for adapters."""
+    return ".lora." in name
+
+
+def adapter_bytes(config: ModelConfig, rank: int, dtype: torch.dtype) -> int:
+    """Bytes of the room for one adapter of that rank."""
+    elements = sum(
+        rank * sum(shape)
+        for facts in decoder_facts(config)
+        for name, shape in facts.tensors.items()
+        if name.startswith(ADAPTED) and name.endswith(".weight") and len(shape) == 2
+    )
+    return elements * dtype.itemsize
+
+
+def _adapted(layer: nn.Module) -> Iterator[tuple[str, Linear]]:
+    for name, module in layer.named_modules():
+        if isinstance(module, Linear) and name.startswith(ADAPTED):
+            yield name, module
+
+
+def _parts(name: str) -> list[str]:
+    """The layers of a checkpoint that a product of that name holds, in the order of its outputs."""
+    parent, _, fused = name.rpartition(".")
+    return [f"{parent}.{part}" for part in FUSED.get(fused, (fused,))]
