@@ -193,11 +193,23 @@ def test_int8_weights() -> None:
     asked = BuildConfig(weight_dtype="int8", weight_group_size=64)
     assert BuildConfig.from_dict(asked.to_dict()) == asked
     resolved, reasons = resolve_build(asked, MODEL)
-    assert (resolved.dtype, resolved.weight_dtype) == ("bfloat16", "int8")
-    assert not any("weight" in reason for reason in reasons)
+    assert (resolved.dtype, resolved.weight_dtype) == ("float32", "int8")
+    assert (resolved.kv_cache_dtype, resolved.embedding_weight_dtype) == ("bfloat16", "bfloat16")
+    assert sum("weights" in reason for reason in reasons) == 1 and "float32" in reasons[0]
     stored = replace(MODEL, storage=NetworkStorage(WeightStorage(bits=8)))
     resolved, reasons = resolve_build(BuildConfig(), stored)
     assert resolved.weight_dtype == "bfloat16" and resolved.activation_dtype == "int8"
+    assert (resolved.dtype, resolved.kv_cache_dtype) == ("float32", "bfloat16")
+    for dtype, kept in (("bfloat16", "auto"), ("float32", "auto")):  # one is asked for: for all
+        narrow, _ = resolve_build(BuildConfig(dtype), stored)
+        assert (narrow.dtype, narrow.weight_dtype, narrow.kv_cache_dtype) == (dtype, dtype, kept)
+    for given in ({"activation_dtype": "bf16"}, {"weight_dtype": "bf16"}):
+        narrow, _ = resolve_build(BuildConfig(**given), stored)
+        assert (narrow.dtype, narrow.activation_dtype) == ("bfloat16", "bfloat16")
+        assert narrow.kv_cache_dtype == "auto"
+    wide, _ = resolve_build(BuildConfig(kv_cache_dtype="q8_0"), stored)
+    assert (wide.dtype, wide.kv_cache_dtype) == ("float32", "int8")
+    assert resolve_build(BuildConfig("float32", weight_dtype="bf16"), MODEL)[0].dtype == "float32"
     assert "weights int8: as the checkpoint stores them" in reasons
     floats = BuildConfig(weight_dtype="bfloat16")
     resolved, reasons = resolve_build(floats, stored)

@@ -141,7 +141,7 @@ def test_floats_of_8_bits_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"backend": "onnx"}, "attention of backend 'onnx' reads no K/V of 8 bits"),
+        ({"backend": "onnx"}, "attention of backend 'onnx' reads K/V in its own"),
         ({"kv_cache_dtype": "int3"}, "'int3' is not supported .supported: auto, int8, q8_0"),
     ],
 )

@@ -266,7 +266,7 @@ def test_devices_without_kernels() -> None:
     assert Mamba2Spec.words not in without_kernels(HYBRID, Kernels.CUDA)
     eight_bits = CONFIG.with_caches(EIGHT_BITS)
     require_kernels(eight_bits, "cuda")
-    assert "K/V of 8 bits" in without_kernels(eight_bits, Kernels.PLUGINS)
+    assert "K/V in int8" in without_kernels(eight_bits, Kernels.PLUGINS)
 
 
 def test_what_is_built_is_not_refused() -> None:

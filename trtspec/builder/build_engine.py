@@ -14,6 +14,7 @@ from torch import Tensor
 from checkpoint_converters import Checkpoint, DraftCheckpoint
 from trtspec.backends.shape import TARGET, WEIGHTS_NAME
 from trtspec.builder.accuracy import cache_report, draft_report, rounding_report, text_report
+from trtspec.builder.cache_support import cache_dtype_of
 from trtspec.builder.checkpoints import load_target
 from trtspec.builder.draft_weights import require_weights
 from trtspec.builder.graph_cache import place_graphs
@@ -106,8 +107,7 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
     # The plan may know of an end token that only the tokenizer names, and may want floats.
     ends, storage = engine.target.eos_token_ids, engine.target.storage
     config = replace(checkpoint.config, eos_token_ids=ends, storage=storage)
-    if engine.build.kv_cache_dtype == EIGHT_BITS:
-        config = config.with_caches(EIGHT_BITS)
+    config = config.with_caches(cache_dtype_of(engine.build))
     checkpoint = replace(checkpoint, config=config)
     _write_target(plan, checkpoint, folder / TARGET)
     for draft, found in zip(engine.drafts, plan.drafts, strict=True):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from trtspec.backends.registry import backend_named
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.draft import DraftConfig
-from trtspec.config.kv import EIGHT_BITS
+from trtspec.config.kv import AUTO, CacheDtype
 from trtspec.config.model import ModelConfig
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
@@ -15,13 +16,21 @@ from trtspec.models.layer_facts import keeps_states
 from trtspec.speculative.registry import draft_kinds
 
 
-def require_eight_bits(build: BuildConfig) -> None:
-    """ConfigError where K/V of 8 bits is not read: by graphs that call no ops."""
+def cache_dtype_of(build: BuildConfig) -> CacheDtype | None:
+    """In what the networks of a resolved build keep K/V, None: in their own dtype.
+
+    Raises:
+        ConfigError: its graphs read no K/V but in their own: those that call no ops.
+    """
+    kept = build.kv_cache_dtype
+    if kept == AUTO:
+        return None
     if not backend_named(build.backend).runs_ops:
         raise ConfigError(
-            f"kv_cache_dtype {EIGHT_BITS}: attention of backend {build.backend!r} reads no K/V of "
-            "8 bits in this version; leave it out, or build with the default backend"
+            f"kv_cache_dtype {kept}: attention of backend {build.backend!r} reads K/V in its own "
+            "dtype alone in this version; leave it out, or build with the default backend"
         )
+    return cast(CacheDtype, kept)
 
 
 def require_states(target: ModelConfig, build: BuildConfig) -> None:

@@ -16,8 +16,8 @@ from checkpoint_converters.families.registry import other_packages
 from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.adapters import all_adapters_bytes, require_adapters
 from trtspec.builder.cache_support import (
+    cache_dtype_of,
     require_draft_states,
-    require_eight_bits,
     require_states,
     require_target_caches,
 )
@@ -51,7 +51,6 @@ from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.draft import DraftConfig
 from trtspec.config.draft_weights import AUTO
-from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
@@ -192,11 +191,10 @@ def plan_build(
     target = target.for_length(length)
     backend = backend_named(build.backend)
     place = place_of(backend, build.device)
-    kept = partial(kept_storage, config, place=place, dtype=build.dtype)
+    kept = partial(kept_storage, config, place=place, floats=build.dtype)
     target = replace(target, storage=kept(target.storage))
-    if build.kv_cache_dtype == EIGHT_BITS:
-        require_eight_bits(build)
-        target = target.with_caches(EIGHT_BITS)
+    caches = cache_dtype_of(build)
+    target = target.with_caches(caches)
     require_states(target, build)
     require_adapters(target, build)
     whole, target = target, split(target, build)
@@ -227,8 +225,7 @@ def plan_build(
         with naming(speculative, member):
             found = at_hand.open(member)
             check_draft_kind(member, found)
-            if build.kv_cache_dtype == EIGHT_BITS:
-                found = found.with_caches(EIGHT_BITS)
+            found = found.with_caches(caches)
             if method_of(member).copies_target:
                 form = resolve_copy(member.weights, build, target.storage, place)
             else:

@@ -22,7 +22,7 @@ from trtspec.config.strict import to_dict
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
-from trtspec.formats.choose import check_tied, kept_storage, resolve_weights
+from trtspec.formats.choose import check_tied, kept_storage, resolve_weights, usual_dtypes
 from trtspec.log import logger
 
 PREFILL_ROWS = 2048
@@ -46,10 +46,16 @@ def resolve_build(
     if config.backend == AUTO and (missing := usual_backend()[1]) is not None:
         reasons.append(f"backend {backend.name}: {missing}; engines that are compiled are faster")
         logger.warning("%s", reasons[-1])
-    dtype = config.dtype
+    dtype = floats = config.dtype
     device, reason = backend.resolve_device(config.device)
     if dtype == "auto":
-        dtype, why = _usual_dtype(model.dtype, backend, device)
+        floats, why = _usual_floats(model.dtype, backend, device)
+        dtype, floats = usual_dtypes(config, model.storage, floats)
+        if dtype != floats:
+            why = (
+                f"around quantised weights more bits cost next to nothing; K/V, and weights that "
+                f"stay floats, are {floats}"
+            )
         reasons.append(f"dtype {dtype}: {why}")
     elif dtype not in backend.dtypes:
         raise ConfigError(
@@ -61,11 +67,14 @@ def resolve_build(
     backend.check_options(options, dtype)
 
     place = place_of(backend, device)
-    kept = kept_storage(config, model.storage, place, dtype)
-    config, choice = resolve_weights(config, dtype, model.storage, place)
+    kept = kept_storage(config, model.storage, place, floats)
+    config, choice = resolve_weights(config, dtype, model.storage, place, floats)
     reasons += choice
     if kept is None:
         check_tied(config, model.head.tied)
+
+    if config.kv_cache_dtype == AUTO and floats != dtype:
+        config = replace(config, kv_cache_dtype=floats)
 
     rows = speculative.num_rows if speculative else 1
     slots = None
@@ -126,8 +135,8 @@ def resolve_build(
     return resolved, reasons
 
 
-def _usual_dtype(stored: str, backend: Backend, device: str) -> tuple[str, str]:
-    """The dtype of engines for a checkpoint of dtype ``stored``, and why."""
+def _usual_floats(stored: str, backend: Backend, device: str) -> tuple[str, str]:
+    """The dtype of the floats of engines for a checkpoint of dtype ``stored``, and why."""
     if stored == "float16" and device == "cpu":
         # Models that were trained in bfloat16 are often published in float16, where Gemma's
         # residual stream overflows. CPUs turn either into float32 first, so they take as long.

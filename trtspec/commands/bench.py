@@ -1,5 +1,5 @@
 """trtspec-bench: methods side by side, other engines, single engine calls, acceptance over data,
-data sets."""
+accuracy of weights, data sets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from trtspec.bench.report.result_file import check_output, make_result, save
 from trtspec.bench.runs.acceptance import measure
 from trtspec.builder.locate import find_model
+from trtspec.commands.bench_accuracy import add_accuracy_command
 from trtspec.commands.bench_compare import add_compare_command
 from trtspec.commands.bench_forward import add_forward_command
 from trtspec.commands.bench_peers import add_peers_command
@@ -80,6 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_engine_flags(acceptance)
     add("--output", type=Path, help="write everything measured to this file, as JSON")
 
+    add_accuracy_command(commands)
     add_compare_command(commands)
     add_forward_command(commands)
     add_peers_command(commands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from trtspec.config.kv import CacheDtype
+from trtspec.config.kv import EIGHT_BITS, CacheDtype
 
 BufferKind: TypeAlias = Literal["paged", "slot", "step"]
 """What a row of the buffer belongs to: a token, in blocks (paged); a request, its state (slot); or
@@ -34,6 +34,6 @@ def cache_buffers(
     """Paged buffers of the given heads and sizes, by name; with 8-bit values also, after them,
     their float32 scales, one for each head."""
     own = tuple(CacheBuffer(name, *row, dtype) for name, row in rows.items())
-    if dtype is None:
+    if dtype != EIGHT_BITS:
         return own
     return own + tuple(CacheBuffer(f"{b.name}_scale", b.heads, 1, "float32") for b in own)

@@ -13,20 +13,22 @@ from trtspec.errors import ConfigError
 DEFAULT_FREE_MEMORY_FRACTION = 0.5
 DEFAULT_SNAPSHOT_BLOCKS = 16
 
-CacheDtype: TypeAlias = Literal["int8"]
+CacheDtype: TypeAlias = Literal["int8", "bfloat16", "float16"]
 """Formats of caches other than the engine's dtype: 8-bit values with a scale for each token and
-head."""
+head; or floats, which attention then rounds its queries to as well."""
 EIGHT_BITS: CacheDtype = "int8"
 AUTO = "auto"
 _CACHE_DTYPES = {
     **{name: name for name in (AUTO, EIGHT_BITS)},
     "q8_0": EIGHT_BITS,  # llama.cpp
     "int8_per_token_head": EIGHT_BITS,  # vLLM
+    **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
+    **dict.fromkeys(("float16", "f16"), "float16"),
 }
 
 
 def cache_dtype(name: str) -> str:
-    """The dtype of K/V caches from any of its spellings: auto (the engine's), or `EIGHT_BITS`.
+    """The dtype of K/V caches from any of its spellings: auto (the engine's), or a `CacheDtype`.
 
     Raises:
         ConfigError: no attention kernel reads such caches.
@@ -79,8 +81,9 @@ class KvCacheConfig:
     number of blocks between two snapshots of the state in a prefix. A prefix is reused up to its
     last snapshot: closer snapshots save recomputation, but each takes the memory of a state, at the
     expense of cached tokens, and prompt chunks end at snapshots. dtype: of the target's K/V: auto
-    (the engine's dtype) or int8 (also q8_0), with a scale for each token and head. It is fixed when
-    an engine is built.
+    (the engine's dtype, but bfloat16 where that is float32 around quantised weights), bfloat16,
+    float16 or int8 (also q8_0), with a scale for each token and head. It is fixed when an engine is
+    built.
     """
 
     enable_block_reuse: bool = True

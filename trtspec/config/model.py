@@ -131,11 +131,7 @@ class ModelConfig:
         return self
 
     def with_caches(self, dtype: CacheDtype | None) -> ModelConfig:
-        """The config with its layers' token caches in 8 bits, or in the network's dtype.
-
-        Raises:
-            ConfigError: a layer cannot.
-        """
+        """The config with its layers' token caches in that dtype (None: the network's)."""
         specs = (replace(spec, mixer=spec.mixer.with_cache(dtype)) for spec in self.layers)
         return replace(self, layers=Layers.of(specs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -59,6 +59,10 @@ class ExpertLayers:
     def __len__(self) -> int:
         return len(next(iter(self.buffers.values())))
 
+    def biased_in(self, dtype: torch.dtype) -> ExpertLayers:
+        """Itself, its biases in a dtype."""
+        return self if self.bias is None else replace(self, bias=self.bias.to(dtype))
+
     def of(self, expert: int) -> tuple[dict[str, Tensor], Tensor | None]:
         """Buffers and bias of one expert."""
         own = {name: buffer[expert] for name, buffer in self.buffers.items()}
@@ -73,6 +77,10 @@ class Mixture:
     down: ExpertLayers
     inner: int
     gating: Gating
+
+    def biased_in(self, dtype: torch.dtype) -> Mixture:
+        """Itself, its biases in a dtype."""
+        return replace(self, up=self.up.biased_in(dtype), down=self.down.biased_in(dtype))
 
     def by_op(
         self,
@@ -102,12 +110,14 @@ class WeightFormat(ABC):
     """How a linear layer of N outputs and K inputs keeps its weights. Formats are immutable values:
     one serves all layers of a network.
 
-    name: as users write it. is_rounded: whether weights are rounded to fewer bits than the
-    network's dtype has; the rows of an embedding are then kept beside a tied head. traits: what
-    sets it apart from others of its name, groups aside.
+    name: as users write it. is_rounded: whether weights are rounded to fewer bits than floats have;
+    the rows of an embedding are then kept beside a tied head. network_dtype: of networks with such
+    weights where none is asked for; None: that of their floats. traits: what sets it apart from
+    others of its name, groups aside.
     """
 
     name: str
+    network_dtype: str | None = None
     is_rounded: bool = False
     traits: tuple[str, ...] = ()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.model import DTYPES
 from trtspec.config.storage import NetworkStorage
@@ -12,9 +14,8 @@ from trtspec.errors import ConfigError
 from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.integer import ROUNDED_INPUTS, kept_as
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.registry import (
-    IN_PANELS,
-    IN_ROWS,
     activation_dtypes,
     format_kinds,
     weight_dtypes,
@@ -31,8 +32,12 @@ def formats_of(
     if build.head_weight_dtype != build.weight_dtype:
         head = _made(build, build.head_weight_dtype, None, in_panels)
     name = build.embedding_weight_dtype
-    rows = head if name == build.head_weight_dtype else _made(build, name, None, in_panels)
-    embedding = rows if rows.is_rounded else None
+    embedding: WeightFormat | None = None
+    if name in format_kinds():
+        embedding = _made(build, name, None, in_panels)
+        embedding = head if name == build.head_weight_dtype else embedding
+    elif name not in ("auto", build.dtype):
+        embedding = replace(ROWS, dtype=getattr(torch, name))
     # Engines that were built before say auto, and have floats.
     keeps, rounds = name != "auto", _rounds_inputs(build)
     return NetworkFormats(layers, head, head, storage, rounds, "", embedding, embedding, keeps)
@@ -41,7 +46,8 @@ def formats_of(
 def _made(build: BuildConfig, name: str, group: int | None, in_panels: bool) -> WeightFormat:
     kind = format_kinds().get(name)
     if kind is None:
-        return (IN_PANELS if in_panels else IN_ROWS).layers
+        floats = PANELS if in_panels else ROWS
+        return floats if name == build.dtype else replace(floats, dtype=getattr(torch, name))
     return kind.make(kind.group_size if group is None else group, _rounds_inputs(build))
 
 
@@ -49,18 +55,33 @@ def _rounds_inputs(build: BuildConfig) -> bool:
     return build.activation_dtype not in ("auto", *DTYPES)
 
 
+def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str) -> tuple[str, str]:
+    """The dtype that a network computes in, and that of its floats, where none is asked for.
+    ``stored``: see `resolve_weights`; ``floats``: that of the checkpoint's."""
+    kind = format_kinds().get(asked.weight_dtype)
+    if stored is not None and asked.weight_dtype not in DTYPES:
+        weights: WeightFormat = kept_as(stored.usual, False)
+    elif kind is not None:
+        weights = kind.make(kind.group_size, False)
+    else:
+        return floats, floats
+    if asked.activation_dtype in DTYPES:
+        return asked.activation_dtype, asked.activation_dtype
+    return weights.network_dtype or floats, floats
+
+
 def kept_storage(
-    asked: BuildConfig, storage: NetworkStorage | None, place: Place, dtype: str
+    asked: BuildConfig, storage: NetworkStorage | None, place: Place, floats: str
 ) -> NetworkStorage | None:
     """What of a checkpoint's quantised weights a build keeps as it is: all, unless floats were
-    asked for.
+    asked for, which might be ``floats``.
 
     Raises:
         ConfigError: no kernel reads them there, or they have more bits than were asked for.
     """
     if storage is None or asked.weight_dtype in DTYPES:
         return None
-    remedy = f"give weight_dtype {dtype!r} to make floats of them"
+    remedy = f"give weight_dtype {floats!r} to make floats of them"
     for scheme in storage.schemes:
         reason = kept_as(scheme, False).unsupported(place)
         if reason is not None:
@@ -83,36 +104,42 @@ def kept_storage(
 
 
 def resolve_weights(
-    build: BuildConfig, dtype: str, stored: NetworkStorage | None, place: Place
+    build: BuildConfig,
+    dtype: str,
+    stored: NetworkStorage | None,
+    place: Place,
+    floats: str | None = None,
 ) -> tuple[BuildConfig, list[str]]:
     """The build, which computes in ``dtype``, with all that it says of weights made concrete, and a
     line for each choice made. ``stored``: how the checkpoint's weights are quantised, None if they
-    are floats; see `kept_storage`.
+    are floats; see `kept_storage`. ``floats``: in what weights that stay so are kept, where nothing
+    is said; None: in ``dtype``.
 
     Raises:
         ConfigError: what was asked for is unknown, or does not fit dtype, checkpoint or place.
     """
     reasons: list[str] = []
+    floats = floats or dtype
     layers, group = build.weight_dtype, build.weight_group_size
-    _check_name("weight_dtype", layers, dtype)
-    kept = kept_storage(build, stored, place, dtype)
+    _check_name("weight_dtype", layers, dtype, place)
+    kept = kept_storage(build, stored, place, floats)
     if kept is not None:
         reasons.append(f"weights {kept.name}: as the checkpoint stores them")
     elif stored is not None:
-        became = f"weight_dtype {dtype}: {stored.name} weights of the checkpoint"
+        became = f"weight_dtype {layers}: {stored.name} weights of the checkpoint"
         reasons.append(f"{became} become floats")
-    layers = dtype if layers == "auto" else layers
+    layers = floats if layers == "auto" else layers
     kind = format_kinds().get(layers)
     _check_group(layers, group)
     head = build.head_weight_dtype
-    _check_name("head_weight_dtype", head, dtype)
+    _check_name("head_weight_dtype", head, dtype, place)
     if head == "auto":
         head = (kind.head or kind.name) if kind else layers
         if head != layers:
             reasons.append(f"head_weight_dtype {head}: heads lose more by fewer bits")
     rows = build.embedding_weight_dtype
-    _check_name("embedding_weight_dtype", rows, dtype)
-    rows = dtype if rows == "auto" else rows
+    _check_name("embedding_weight_dtype", rows, dtype, place)
+    rows = floats if rows == "auto" else rows
     named = ("weight_dtype", layers), ("head_weight_dtype", head), ("embedding_weight_dtype", rows)
     for flag, name in named:
         _check_place(flag, name, place)
@@ -139,17 +166,21 @@ def check_tied(build: BuildConfig, tied: bool) -> None:
         )
 
 
-def _check_name(flag: str, asked: str, dtype: str) -> None:
+def _check_name(flag: str, asked: str, dtype: str, place: Place) -> None:
     known = weight_dtypes()
     if asked not in known:
         raise ConfigError(
             f"{flag} {asked!r} is not supported{nearest(asked, known)} "
             f"(supported: {', '.join(known)})"
         )
-    if asked in DTYPES and asked != dtype:
+    if asked not in DTYPES or asked == dtype:
+        return
+    rounds = getattr(torch, asked).itemsize < getattr(torch, dtype).itemsize
+    if not rounds or not place.runs_ops or place.device != "cpu":
         raise ConfigError(
             f"{flag} {asked!r} with dtype {dtype!r}: weights are {', '.join(format_kinds())}, or "
-            f"of the dtype that is computed in; leave {flag} out"
+            "of the dtype that is computed in, of fewer bits than that on CPUs by the ops of "
+            f"trtspec alone; leave {flag} out"
         )
 
 

@@ -62,6 +62,9 @@ class IntegerFormat(WeightFormat):
     rounds_inputs: bool = True
 
     is_rounded = True
+    network_dtype = "float32"
+    """A pass takes as long as its weights take to be read: the floats between products cost next to
+    nothing, and in 16 bits they would lose more than the rounded inputs of products do."""
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -21,7 +21,8 @@ class NetworkFormats:
     checkpoint that are kept so, whatever the others are; rounds_inputs: whether products with these
     round their inputs. within: the beginning of the names, as a checkpoint has them, of what is
     built: ``layers.0.attn.``. embedding, target_embedding: of tables of embeddings, its own and its
-    target's; None: floats. keeps_rows: whether these, too, are kept as storage says.
+    target's; None: floats of the network's dtype. keeps_rows: whether these, too, are kept as
+    storage says.
     """
 
     layers: WeightFormat
@@ -92,7 +93,7 @@ class NetworkFormats:
         said = self.layers.describe(dtype)
         if self.head != self.layers:
             said = f"{said}, heads {self.head.describe(dtype)}"
-        if self.embedding is not None:
+        if self.embedding is not None and self.embedding.is_rounded:
             said = f"{said}, embeddings {self.embedding.name}"
         if self.storage is None:
             return said

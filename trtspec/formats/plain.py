@@ -1,7 +1,8 @@
-"""Weights in the network's own dtype: in panels for the ops of a CPU, or in rows for torch's."""
+"""Weights as floats: in panels for the ops of a CPU, or in rows for torch's."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,13 +26,82 @@ from trtspec.ops.moe import Coding, gate
 NAME = "plain"
 
 
+@dataclass(frozen=True)
 class PlainFormat(WeightFormat):
-    """Weights as they are."""
+    """Weights as they are. dtype: one of fewer bits than the network's, to which products round
+    their inputs, and nothing else; None: the network's."""
+
+    dtype: torch.dtype | None = None
 
     name = NAME
 
     def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
-        return n * k * dtype.itemsize
+        return n * k * (self.dtype or dtype).itemsize
+
+    def describe(self, dtype: str) -> str:
+        own = str(self.dtype).removeprefix("torch.")
+        return dtype if self.dtype is None else f"{dtype} with {own} weights"
+
+    def product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        if self.dtype is None:
+            around = {"norm": norm, "gated": gated, "residual": residual}
+            return self._product(buffers, x, bias, n, out_dtype, **around)
+        x, wide = x if norm is None else norm(x), out_dtype or x.dtype
+        x = (swiglu(x) if gated else x).to(self.dtype)
+        around = {"norm": None, "gated": False, "residual": None}
+        y = self._product(buffers, x, None, n, wide, **around)
+        y = y if bias is None else y + bias
+        return y if residual is None else residual + y
+
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        if self.dtype is None:
+            return self._mixture(experts, x, chosen, weights, residual)
+        y = self._mixture(experts.biased_in(self.dtype), x.to(self.dtype), chosen, weights, None)
+        return y.to(x.dtype) if residual is None else residual + y.to(x.dtype)
+
+    @abstractmethod
+    def _product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        """`product` of weights in the dtype of x."""
+
+    @abstractmethod
+    def _mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        """`mixture` of weights in the dtype of x."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +110,14 @@ class PanelFormat(PlainFormat):
     `trtspec.ops.linear`, whose row sums are taken in float32 in the order of k."""
 
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
-        return {"packed": BufferSpec((-(-n // PANEL), k, PANEL), dtype)}
+        return {"packed": BufferSpec((-(-n // PANEL), k, PANEL), self.dtype or dtype)}
 
     def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
         packed = buffers["packed"]
         packed.copy_(pack_linear(_joined(parts).to(packed.dtype)))
         return Rounding()
 
-    def product(
+    def _product(
         self,
         buffers: Mapping[str, Tensor],
         x: Tensor,
@@ -68,7 +138,7 @@ class PanelFormat(PlainFormat):
             **op_arguments(norm, gated, residual),
         )
 
-    def mixture(
+    def _mixture(
         self,
         experts: Mixture,
         x: Tensor,
@@ -84,7 +154,7 @@ class PanelFormat(PlainFormat):
     def rows(
         self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
     ) -> Tensor:
-        return packed_rows(buffers["packed"], ids)
+        return packed_rows(buffers["packed"], ids).to(dtype)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         return unpack_linear(buffers["packed"], n).float()
@@ -95,13 +165,13 @@ class RowFormat(PlainFormat):
     """``weight [N, K]``, for torch's own product and for exported graphs."""
 
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
-        return {"weight": BufferSpec((n, k), dtype)}
+        return {"weight": BufferSpec((n, k), self.dtype or dtype)}
 
     def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
         buffers["weight"].copy_(_joined(parts))
         return Rounding()
 
-    def product(
+    def _product(
         self,
         buffers: Mapping[str, Tensor],
         x: Tensor,
@@ -117,7 +187,7 @@ class RowFormat(PlainFormat):
         y = _product(swiglu(x) if gated else x, buffers["weight"], bias, out_dtype)
         return y if residual is None else residual + y
 
-    def mixture(
+    def _mixture(
         self,
         experts: Mixture,
         x: Tensor,
@@ -137,7 +207,7 @@ class RowFormat(PlainFormat):
     def rows(
         self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
     ) -> Tensor:
-        return buffers["weight"][ids]
+        return buffers["weight"][ids].to(dtype)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         return buffers["weight"].float()

@@ -13,7 +13,7 @@ from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
 from trtspec.formats.integer import ROUNDED_INPUTS, IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.plain import PANELS, ROWS, PlainFormat
 from trtspec.ops.linear_quantised import GROUP_SIZES
 
 ENTRY_POINTS = "trtspec.formats"
@@ -110,4 +110,6 @@ def weight_only_kinds() -> Mapping[str, FormatKind]:
 
 def floats_beside(weights: WeightFormat) -> WeightFormat:
     """The format of small matrices that must be exact, in a network whose others have this one."""
+    if isinstance(weights, PlainFormat):
+        return replace(weights, dtype=None)
     return PANELS if weights.is_rounded else weights

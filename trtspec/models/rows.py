@@ -132,7 +132,8 @@ class PackedRows(NamedTuple):
         """See `Rows.attend_latents`; the caches are written in place."""
         q_rope, key = rotate(q_rope, rotation), rotate(key.unsqueeze(1), rotation).squeeze(1)
         op = _reader(cache, latent_tree_attention, latent_tree_attention_8bit)
-        return op(q_latent, q_rope, latent, key, *cache, *self[1:], scale)
+        kept = _as_kept(cache, q_latent, q_rope, latent, key)
+        return op(*kept, *cache, *self[1:], scale).to(q_latent.dtype)
 
     def read(
         self,
@@ -179,9 +180,15 @@ def rows_behind(rows: PackedRows, last_rows: Tensor) -> Tensor:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, cache: Cache, rows: PackedRows, scoring: Scoring
 ) -> Tensor:
-    """`paged_tree_attention` of a layer over its cache."""
+    """`paged_tree_attention` of a layer over its cache, in the dtype that this has."""
     op = _reader(cache, paged_tree_attention, paged_tree_attention_8bit)
-    return op(q, k, v, *cache, *rows, *scoring)
+    return op(*_as_kept(cache, q, k, v), *cache, *rows, *scoring).to(q.dtype)
+
+
+def _as_kept(cache: Cache, *given: Tensor) -> list[Tensor]:
+    """Rows in the dtype of the floats that a cache keeps; the ops round to 8 bits themselves."""
+    dtype = cache[0].dtype
+    return [each.to(dtype) if dtype.is_floating_point else each for each in given]
 
 
 def _reader(

@@ -51,12 +51,9 @@ class MixerSpec(LayerPart):
         return ()
 
     def with_cache(self, dtype: CacheDtype | None) -> Self:
-        """The spec with its cache in 8 bits, or in the network's dtype.
-
-        Raises:
-            ConfigError: its cache cannot be 8-bit.
-        """
-        raise ConfigError(f"{self.words} keeps nothing in {dtype}; leave kv_cache_dtype out")
+        """The spec with its K and V in that dtype (None: the network's). A state is not K/V and
+        stays as it is."""
+        return self
 
     @property
     def norms_over_ranks(self) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from trtspec.config.cache_buffer import CacheBuffer
-from trtspec.config.kv import CacheDtype
 from trtspec.config.layer_part import check_sizes, share
 from trtspec.config.mixers.base import MixerSpec
 from trtspec.config.mixers.short_conv import conv_buffers, conv_tensors
@@ -71,10 +70,6 @@ class GatedDeltaSpec(MixerSpec):
             CacheBuffer("state", *state, kind="slot"),
             CacheBuffer("gates", 1, 2 * self.num_value_heads, kind="step"),
         )
-
-    def with_cache(self, dtype: CacheDtype | None) -> GatedDeltaSpec:
-        """See `MixerSpec.with_cache`: a state is not K/V and stays as it is."""
-        return self
 
     def sharded(self, ranks: int) -> GatedDeltaSpec:
         """See `LayerPart.sharded`: some of the heads, with their states."""

@@ -154,7 +154,7 @@ def _lacks(spec: AttentionSpec, kernels: Kernels) -> Iterator[str]:
     if spec.sinks:
         yield "attention sinks"
     if kernels is Kernels.PLUGINS and spec.cache_dtype is not None:
-        yield "K/V of 8 bits"
+        yield f"K/V in {spec.cache_dtype}"
     if kernels is Kernels.PLUGINS and spec.kv_from is not None:
         yield "layers that read K and V of an earlier one"
     if spec.head_dim > MOST_HEAD:

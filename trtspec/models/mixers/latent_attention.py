@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.kv import EIGHT_BITS
 from trtspec.config.mixers.latent_attention import LatentAttentionSpec
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
@@ -22,8 +23,9 @@ from trtspec.ops.head_products import head_products
 
 class HeadMatrices(nn.Module):
     """What makes keys and values of a latent, absorbed into queries and outputs: buffers ``k_up
-    [H, plain_dim, R]`` and ``v_up [H, R, value_dim]`` in the network's dtype, whatever the format
-    of its linear layers: they are multiplied head by head, from either side."""
+    [H, plain_dim, R]`` and ``v_up [H, R, value_dim]``, whatever the format of the linear layers:
+    they are multiplied head by head, from either side, in the dtype of the floats that latents are
+    kept in, which is what meets them."""
 
     k_up: Tensor
     v_up: Tensor
@@ -31,16 +33,18 @@ class HeadMatrices(nn.Module):
     def __init__(self, spec: LatentAttentionSpec, dtype: torch.dtype) -> None:
         super().__init__()
         heads, rank = spec.num_heads, spec.kv_rank
+        if spec.cache_dtype not in (None, EIGHT_BITS):
+            dtype = getattr(torch, spec.cache_dtype)
         self.register_buffer("k_up", torch.empty(heads, spec.plain_dim, rank, dtype=dtype))
         self.register_buffer("v_up", torch.empty(heads, rank, spec.value_dim, dtype=dtype))
 
     def queries(self, q: Tensor) -> Tensor:
         """The unrotated parts of queries ``[T, H, plain_dim]``, to meet latents ``[T, H, R]``."""
-        return _products(q, self.k_up)
+        return _products(q.to(self.k_up.dtype), self.k_up).to(q.dtype)
 
     def values(self, latents: Tensor) -> Tensor:
         """Sums of latents ``[T, H, R]`` as those of values ``[T, H, value_dim]``."""
-        return _products(latents, self.v_up)
+        return _products(latents.to(self.v_up.dtype), self.v_up).to(latents.dtype)
 
     def load(self, weight: StoredWeight) -> None:
         """Fill from ``[H * (plain_dim + value_dim), R]``."""
