@@ -45,7 +45,7 @@ DRAFT_FLAGS = {
     "num_draft_tokens": "num_draft_tokens",
     "speculative_adaptive": "adaptive",
 }
-"""Flags of a speculative method and the keys of a speculative config that they stand for."""
+"""Flags of a speculative method, and the keys of a speculative config that they set."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -93,7 +93,7 @@ def speculation(args: argparse.Namespace) -> DecodingConfig | bool | None:
     """The speculative config that the flags describe, as `LLM` takes it: False for the method none.
 
     Raises:
-        ConfigError: no method, both ways of naming one, or bad JSON.
+        ConfigError: no method, two ways of naming one, or invalid JSON.
     """
     flags = {flag: getattr(args, flag) for flag in DRAFT_FLAGS}
     given: dict[str, Any] = {

@@ -40,11 +40,11 @@ from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.prompts import load_tokenizer
 
 EXACT_DTYPE = "float32"
-"""In other number formats a batch of rows may round differently from one row."""
+"""In other dtypes a batch of rows may round differently from a single row."""
 
 
 def add_compare_command(commands: Any) -> None:
-    """Add it to the subparsers of `trtspec-bench`."""
+    """Add the command to the subparsers of `trtspec-bench`."""
     compare = commands.add_parser(
         "compare",
         help="no speculation and every method that fits, side by side: speed-up, acceptance, time "
@@ -118,7 +118,8 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> PromptSource:
-    """Everything that can be wrong, before anything is built; ConfigError names it."""
+    """Check everything that can be checked before anything is built; ConfigError names the
+    problem."""
     check_method_flags(args)
     engine_maker(args)
     if args.plot is not None:

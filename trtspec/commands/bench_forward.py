@@ -40,7 +40,7 @@ and on backends of ONNX graphs it is a call or two for each pass over the draft.
 
 
 def add_forward_command(commands: Any) -> None:
-    """Add it to the subparsers of `trtspec-bench`."""
+    """Add the command to the subparsers of `trtspec-bench`."""
     forward = commands.add_parser(
         "forward",
         help="single engine calls by rows, batch and context, beside the floor",
@@ -128,7 +128,7 @@ def run_forward(args: argparse.Namespace) -> None:
 
 
 def _lines(calls: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Of the calls of one backend."""
+    """Lines for the calls of one backend."""
     first: dict[str, float] = {}
     return [
         [

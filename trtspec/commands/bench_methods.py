@@ -1,5 +1,4 @@
-"""The flags that say which methods run on which models, and under what load; for the benchmarks
-that compare."""
+"""Flags for which methods run on which models, and under what load; for benchmarks that compare."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from trtspec.llmapi.engines import build
 
 
 def add_method_flags(parser: argparse.ArgumentParser) -> None:
-    """Model, drafts, methods, batch sizes, temperatures, rounds, result file."""
+    """Model, drafts, methods, batch sizes, temperatures, rounds and result file."""
     add = parser.add_argument
     add("--model", default="trtspec-tiny", help="target: HF folder or id, embedded name, engine")
     add(
@@ -42,7 +41,7 @@ def add_method_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_method_flags(args: argparse.Namespace) -> None:
-    """ConfigError for what can be seen to be wrong before anything is built."""
+    """Raise ConfigError for mistakes that can be detected before anything is built."""
     for name in ("batch_sizes", "rounds"):
         given = getattr(args, name)
         for value in given if isinstance(given, list) else [given]:
@@ -57,8 +56,8 @@ def check_method_flags(args: argparse.Namespace) -> None:
 def build_methods(
     args: argparse.Namespace, drafts: list[FoundDraft], make: Callable[..., Path] = build
 ) -> tuple[list[BenchMethod], dict[str, Path], dict[str, str]]:
-    """The methods that were asked for, else all that fit; the engine folder of each by its name;
-    and why others that could fit have none. ``make``: see `engine_maker`."""
+    """The requested methods, otherwise all that fit; the engine folder of each by name; and why
+    others are left out. ``make``: see `engine_maker`."""
     # Nothing may be left out of what was asked for.
     is_given = args.methods is not None
     methods = read_methods(args.methods, drafts) if is_given else fitting_methods(drafts)

@@ -41,7 +41,7 @@ from trtspec.ops.host import usable_cpus
 
 
 def add_peers_command(commands: Any) -> None:
-    """Add it to the subparsers of `trtspec-bench`."""
+    """Add the command to the subparsers of `trtspec-bench`."""
     peers = commands.add_parser(
         "peers",
         help="the same prompts and weights through transformers, OpenVINO GenAI, vLLM and "
@@ -141,8 +141,8 @@ def run_peers(args: argparse.Namespace) -> int:
 def _measure(
     args: argparse.Namespace, contenders: Sequence[Contender], prompts: Sequence[list[int]]
 ) -> None:
-    """All rounds. One of trtspec that fails is an error; another keeps its failure, and the rest
-    goes on."""
+    """Run all rounds. A failure of trtspec is an error; another engine keeps its failure as a
+    result, and the rest goes on."""
     left = list(contenders)
 
     def fail(contender: Contender, error: PeerError) -> None:
@@ -169,8 +169,8 @@ def _measure(
 
 
 def _model_bytes(contender: Contender) -> int:
-    """About what its weights take: the files of its models, which our engines map, and of which
-    others pack a copy of their own."""
+    """Approximate memory of a contender's weights: the files of its models, which our engines map,
+    and which others copy."""
     paths = map(Path, filter(None, (contender.job.model, contender.job.draft)))
     files = (f for path in paths for f in (path.rglob("*") if path.is_dir() else [path]))
     copies = 1 if contender.engine == OURS else 2

@@ -38,11 +38,11 @@ OWN_FLAGS = {
     NORMAL: ("input_mean", "input_stdev", "output_mean", "output_stdev"),
     UNIFORM: ("input_min", "input_max", "output_min", "output_max"),
 }
-"""Flags that belong to one kind of prompts."""
+"""Flags that apply to one kind of prompts only."""
 
 
 def add_prepare_command(commands: Any) -> None:
-    """Add it to the subparsers of `trtspec-bench`."""
+    """Add the command to the subparsers of `trtspec-bench`."""
     prepare = commands.add_parser(
         "prepare-dataset", help="prompts as token ids, for the C++ benchmark (trtspec_benchmark)"
     )
@@ -152,7 +152,7 @@ def _random(args: argparse.Namespace, tokenizer: Any) -> list[Sample]:
 
 
 def _lengths(args: argparse.Namespace, side: str) -> Lengths:
-    """The distribution that the flags of one side describe."""
+    """The length distribution that the flags for one side describe."""
     names = [name for name in OWN_FLAGS[args.kind] if name.startswith(side)]
     first, second = (getattr(args, name) for name in names)
     if first is None:

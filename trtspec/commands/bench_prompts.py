@@ -1,5 +1,5 @@
-"""The flags that say what to generate, and the prompts that they mean; for all benchmarks that run
-a model in this process."""
+"""Flags for what to generate, and the prompts that they describe; for all benchmarks that run a
+model in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtspec.errors import ConfigError
 from trtspec.llmapi import help_texts
 
 SETTINGS = ("dataset", "num_prompts", "prompt_tokens", "max_tokens", "seed", "ignore_eos")
-"""Names of the flags, as result files have them."""
+"""Names of these flags in result files."""
 
 
 def add_prompt_flags(
@@ -62,13 +62,13 @@ def add_prompt_flags(
 
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """What else a text depends on."""
+    """Other flags that the text depends on."""
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ignore_eos", action="store_true", help="always generate max_tokens")
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = False) -> None:
-    """How a checkpoint is built; with ``several_backends`` their flag gives a list."""
+    """How a checkpoint is built; with ``several_backends`` the backend flag takes a list."""
     add = parser.add_argument
     add("--dtype", default="auto", help=help_texts.DTYPE)
     add(
@@ -83,15 +83,15 @@ def add_engine_flags(parser: argparse.ArgumentParser, several_backends: bool = F
 
 
 ENGINE_OPTIONS = ("max_seq_len", "backend", "device", "kv_cache_dtype", *WEIGHT_OPTIONS)
-"""What `add_engine_flags` adds besides ``dtype``, as options of a build."""
+"""The options of a build that `add_engine_flags` adds, besides ``dtype``."""
 
 
 class PromptSource:
-    """The prompts that the flags mean: files are read and checked at once, before any engine is
-    built; a tokenizer is needed later.
+    """The prompts that the flags describe. Files are read and checked at once, before any engine is
+    built; the tokenizer is needed later.
 
     Raises:
-        ConfigError: a number out of range, or a file that cannot be read.
+        ConfigError: a number is out of range, or a file cannot be read.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -106,7 +106,7 @@ class PromptSource:
             self._questions = spread(read_questions(Path(args.dataset)), self._count)
 
     def encode(self, tokenizer: Any) -> list[BenchPrompt]:
-        """The prompts as token ids; ConfigError if there is none so long."""
+        """The prompts as token ids; ConfigError if none is long enough."""
         args = self._args
         if self._questions is not None:
             return encode_questions(

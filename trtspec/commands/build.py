@@ -57,7 +57,7 @@ _FOREIGN: Mapping[str, Foreign] = {
     "fast_build": Foreign("it must be true or false", any_bool),
     "model_config": Foreign("the checkpoint's config.json says it", (None,)),
 }
-"""Flags of trtllm-build, beside the options of engines."""
+"""Flags of trtllm-build, besides the options of engines."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -174,11 +174,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def read_args(argv: Sequence[str]) -> argparse.Namespace:
-    """What was typed; flags of other builders that mean a field of BuildConfig stand in
+    """The parsed arguments; flags of other builders that set a field of BuildConfig are in
     ``peers``.
 
     Raises:
-        ConfigError: a flag is refused, or is one of those who run an engine.
+        ConfigError: a flag is refused, or is meant for running an engine.
     """
     parser = make_parser()
     words, peers = part_flags(parser, argv, _FOREIGN)
@@ -204,7 +204,7 @@ def read_args(argv: Sequence[str]) -> argparse.Namespace:
 
 def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
     """The speculative config that the flags describe; ConfigError for flags without a mode, or
-    beside a whole config."""
+    combined with a whole config."""
     options = {
         "model": args.draft_checkpoint_dir,
         "max_draft_len": args.max_draft_len,
@@ -238,20 +238,20 @@ def speculative_options(args: argparse.Namespace) -> DecodingConfig | None:
 
 
 def option_names(backend: Backend) -> list[str]:
-    """Its options, which its flags are named by."""
+    """The method's options, after which its flags are named."""
     return [entry.name for entry in fields(backend.options_class)]
 
 
 def backend_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of backends that were given, as plain values."""
+    """The given backend options as plain values."""
     names = [name for backend in backends().values() for name in option_names(backend)]
     given = {name: getattr(args, name, None) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def weight_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of BuildConfig that the flags about weights describe; ConfigError for flags that
-    contradict each other."""
+    """The fields of BuildConfig that the weight flags describe; ConfigError if they contradict each
+    other."""
     precision, kind = args.weight_only_precision, args.weight_dtype
     if precision is not None and not args.use_weight_only:
         raise ConfigError(
@@ -276,8 +276,8 @@ def weight_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def quantizer(args: argparse.Namespace, weights: Mapping[str, Any]) -> str:
-    """The one of `QUANTIZERS` that the flags ask for; ConfigError for flags that contradict each
-    other. ``weights``: see `weight_options`."""
+    """The one of `QUANTIZERS` that the flags ask for; ConfigError if they contradict each other.
+    ``weights``: see `weight_options`."""
     asked, kind = args.quantize or RTN, weights.get("weight_dtype")
     if asked not in QUANTIZERS:
         known = ", ".join(QUANTIZERS)
@@ -310,7 +310,7 @@ def quantised(
     speculative: DecodingConfig | None,
     args: argparse.Namespace,
 ) -> BuildPlan:
-    """What the same flags plan with the target's weights as AWQ quantises them."""
+    """The plan of the same flags with the target's weights quantised by AWQ."""
     group_size = plan.engine.build.weight_group_size
     assert group_size is not None, "a resolved build says it"
     folder = quantise_by_awq(

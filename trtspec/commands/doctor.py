@@ -82,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
-    """All checks that the flags ask for, and the figures of each pair."""
+    """Run all checks that the flags ask for; returns them and the figures of each pair."""
     if args.model is None and (args.draft or args.methods or args.tokenizer):
         raise ConfigError("--draft, --methods and --tokenizer need a --model to check them with")
     source = PromptSource(args)
@@ -116,7 +116,7 @@ def examine(args: argparse.Namespace) -> tuple[list[Check], list[PairFigures]]:
 
 
 def _methods(args: argparse.Namespace) -> list[BenchMethod]:
-    """The methods to check: those given, or the usual ones; all draft with a network."""
+    """The methods to check: those given, otherwise the usual ones with a draft network."""
     drafts = available_drafts(args.model, args.draft)
     if args.methods is None:
         return usual_methods(drafts)
@@ -140,7 +140,7 @@ def _measure(
 
 
 def check_gpu(as_json: bool) -> int:
-    """The parts of a bring-up that need no source tree. Exit status 1: one found something."""
+    """Run the parts of a bring-up that need no source tree. Exit status 1: one found a problem."""
     parts = [part for part in PARTS if part.name in SHORT]
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         results = bring_up(Path(folder), parts, GPU_SECONDS)
@@ -152,7 +152,7 @@ def check_gpu(as_json: bool) -> int:
 def report(
     args: argparse.Namespace, checks: Sequence[Check], figures: Sequence[PairFigures]
 ) -> dict[str, Any]:
-    """All of it as plain JSON values."""
+    """Everything as plain JSON values."""
     body = {
         "is_well": not has_problem(checks),
         "checks": [check.to_dict() for check in checks],

@@ -14,9 +14,10 @@ from trtspec.errors import TrtspecError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print decision, config and tensors and return 0; or say in one line what does not fit: 1.
+    """Print decision, config and tensors and return 0; if something does not fit, say so in one
+    line and return 1.
 
-    Without a target, of an EAGLE draft only the decision what it is.
+    For an EAGLE draft without a target, only the decision on its kind is printed.
     """
     program = "python -m trtspec.commands.inspect_checkpoint"
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(checkpoint: Any) -> None:
-    """Of a target or of a draft."""
+    """Print a target or a draft."""
     print(json.dumps(checkpoint.config.to_dict(), indent=2))
     headers = {name: checkpoint.tensors.header(name) for name in checkpoint.tensors}
     wide = max(len(name) for name in headers)

@@ -9,7 +9,7 @@ from trtspec.errors import ConfigError
 
 
 def read_json(text: str, flag: str) -> Any:
-    """The value; ConfigError naming the flag for anything that is not JSON."""
+    """Parse the value; ConfigError names the flag if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError as error:

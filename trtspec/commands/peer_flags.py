@@ -1,5 +1,6 @@
-"""Flags that a program does not list: options of `LLM` by their names, and those of vLLM's,
-SGLang's and TensorRT-LLM's programs. Each means here what it means in Python, or is refused so."""
+"""Flags that a program does not declare: options of `LLM` by name, and flags of vLLM's, SGLang's
+and TensorRT-LLM's programs. Each has the same meaning, or is refused for the same reason, as in
+Python."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 def part_flags(
     parser: argparse.ArgumentParser, argv: Sequence[str], more: Mapping[str, Foreign]
 ) -> tuple[list[str], dict[str, Any]]:
-    """The words for ``parser``, its flags spelled as it spells them (- and _ do not count), and the
-    other flags that are known as options by name. ``more``: checked here, beside those of `LLM`.
-    What nobody knows stays among the words.
+    """Separate the words for ``parser``, with its flags in its own spelling (- and _ are equal),
+    from other flags that are known as options. ``more``: further foreign flags, besides those of
+    `LLM`. Unknown words are left to the parser.
 
     Raises:
-        ConfigError: one of ``more`` asks for what is not done.
+        ConfigError: one of ``more`` asks for something that is not offered.
     """
     own = {_key(flag): flag for flag in parser._option_string_actions if flag.startswith("--")}
     words: list[str] = []
@@ -70,7 +71,7 @@ def _key(flag: str) -> str:
 
 
 def _options() -> Mapping[str, Foreign | None]:
-    """By name what `LLM` is told by keyword; with what it refuses, the rule."""
+    """Keyword options of `LLM` by name, with the rules for those that it refuses."""
     rules = key_rules(LLMConfig)
     own = [field.name for field in fields(LLMConfig)]
     return {**dict.fromkeys([*own, *rules.aliases]), **rules.foreign}
@@ -81,7 +82,7 @@ def _is_known(key: str, more: Mapping[str, Foreign]) -> bool:
 
 
 def _is_switch(key: str, more: Mapping[str, Foreign]) -> bool:
-    """Whether a flag has no value: what else is known of it is true or false."""
+    """Whether a flag takes no value: everything known about it is true or false."""
     rule = more.get(key) or _options().get(key)
     if rule is None:
         annotation = {field.name: field.type for field in fields(LLMConfig)}.get(key)

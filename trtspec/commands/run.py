@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_prompt(args: argparse.Namespace) -> str | None:
-    """What is to be continued; None: nothing was given."""
+    """The text to continue; None: none was given."""
     if args.prompt is not None and args.file is not None:
         raise ConfigError("--prompt and --file both give a prompt; give one of them")
     if args.file is None:
@@ -108,7 +108,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def write(llm: LLM, prompt: Prompt, params: SamplingParams) -> RequestOutput:
-    """Generate, and write the text as it comes; Ctrl-C ends it early."""
+    """Generate, and print the text as it arrives; Ctrl-C ends it early."""
     handle = llm.generate_async(prompt, params, streaming=True)
     written = 0
     try:
@@ -124,13 +124,13 @@ def write(llm: LLM, prompt: Prompt, params: SamplingParams) -> RequestOutput:
 
 
 def show(output: RequestOutput, args: argparse.Namespace) -> None:
-    """One line about an answer, on standard error."""
+    """Print one line about an answer on standard error."""
     if not args.no_perf:
         print(figures(output), file=sys.stderr)
 
 
 def figures(output: RequestOutput) -> str:
-    """How fast an answer came, and what became of the drafts."""
+    """How fast an answer came, and how its drafts fared."""
     answer, metrics = output.outputs[0], output.metrics
     line = f"[ {len(output.prompt_token_ids)} + {len(answer.token_ids)} tokens"
     if answer.first_token_time is not None and answer.finish_time is not None:
@@ -156,10 +156,10 @@ class Chat:
         self._messages = list(self._first)
 
     def run(self, said: str | None, read: Callable[[str], str]) -> None:
-        """Answer ``said``, and then what ``read`` returns, until it ends.
+        """Answer ``said``, then whatever ``read`` returns, until it ends.
 
         Raises:
-            RequestError: the first message cannot be answered, as where there is no chat template.
+            RequestError: the first message cannot be answered, for example without a chat template.
         """
         if said is None or not self._args.single_turn:
             print(f"{_CLEAR}: begin again, {_EXIT} or Ctrl-D: end", file=sys.stderr)

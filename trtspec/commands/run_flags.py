@@ -1,5 +1,5 @@
-"""The flags of trtspec-run: those of llama.cpp's programs, what each means here, and why the others
-are refused."""
+"""The flags of trtspec-run: those of llama.cpp's programs, their meaning here, and why others are
+refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADAPTERS = "adapters are not offered"
 _SAMPLER = "this sampler is not offered"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 _LAYERS = 99
-"""From so many on, a number of layers on the GPU means all."""
+"""From this number on, layers on the GPU means all layers."""
 
 FOREIGN: Mapping[tuple[str, ...], Foreign] = {
     ("-b", "--batch-size"): Foreign("prompts are fed in chunks of --ubatch-size", any_number),
@@ -87,7 +87,7 @@ FOREIGN: Mapping[tuple[str, ...], Foreign] = {
     ("--rope-freq-base",): Foreign("the file says it", (None, 0)),
     ("--rope-freq-scale",): Foreign("the file says it", (None,)),
 }
-"""Flags with a value, by all of their names."""
+"""Flags with a value, by all their names."""
 FOREIGN_SWITCHES: Mapping[tuple[str, ...], Foreign] = {
     ("--mlock",): Foreign(_FOLDER),
     ("--no-mmap",): Foreign(_FOLDER),
@@ -113,7 +113,7 @@ FOREIGN_SWITCHES: Mapping[tuple[str, ...], Foreign] = {
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags; those of `FOREIGN` are not shown."""
+    """Add all flags; those of `FOREIGN` are hidden."""
     add = parser.add_argument_group("models").add_argument
     add("-m", "--model", required=True, help="GGUF file, HF folder or id, embedded name, engine")
     add("-md", "--model-draft", "--spec-draft-model", help="draft of any kind, likewise")
@@ -166,7 +166,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_foreign(args: argparse.Namespace) -> None:
-    """ConfigError for a flag of `FOREIGN` that asks for what is not done."""
+    """Raise ConfigError for a flag of `FOREIGN` that asks for something that is not offered."""
     for names, rule in {**FOREIGN, **FOREIGN_SWITCHES}.items():
         flag = next((name for name in names if name.startswith("--")), names[0])
         value = getattr(args, flag.removeprefix("--").replace("-", "_"))
@@ -176,7 +176,7 @@ def check_foreign(args: argparse.Namespace) -> None:
 
 
 def device(args: argparse.Namespace) -> str | None:
-    """The device that the layers on the GPU, or ``--device``, mean; None: the default."""
+    """The device implied by the layers on the GPU or by ``--device``; None: the default."""
     layers = args.gpu_layers
     if layers is None or layers == "auto":
         return "cpu" if args.device == "none" else args.device
@@ -194,7 +194,7 @@ def device(args: argparse.Namespace) -> str | None:
 
 
 def speculation(args: argparse.Namespace) -> dict[str, Any] | bool:
-    """What `LLM` takes: a mapping, or False (none at all)."""
+    """The speculative config for `LLM`: a mapping, or False (no speculation)."""
     kind = args.spec_type or AUTOMATIC
     if kind.startswith("draft-"):  # llama.cpp names a draft's kind so
         kind = DEFAULT if kind == "draft-simple" else kind.removeprefix("draft-")
@@ -217,7 +217,7 @@ def _read(word: str) -> int | float | str:
 
 
 def unescaped(text: str, args: argparse.Namespace) -> str:
-    """A prompt with its escapes as the characters that they stand for."""
+    """A prompt with escape sequences replaced."""
     if args.no_escape:
         return text
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)

@@ -73,7 +73,7 @@ _FOREIGN: Mapping[str, Foreign] = {
         ("config", "extra_llm_api_options"), Foreign("write its options as flags", (None,))
     ),
 }
-"""Flags of other servers, beside the options of their engines."""
+"""Flags of other servers, besides the options of their engines."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_args(argv: Sequence[str]) -> argparse.Namespace:
-    """What was typed; flags of other servers that mean an option of `LLM` stand in ``peers``."""
+    """The parsed arguments; flags of other servers that set an option of `LLM` are in ``peers``."""
     parser = make_parser()
     words, peers = part_flags(parser, argv, _FOREIGN)
     args = parser.parse_args(words)
@@ -203,7 +203,7 @@ def read_args(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def llm_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of `LLM`, checked."""
+    """Checked options of `LLM`."""
     peers = dict(args.peers)
     in_json = peers.pop("kv_cache_config", None) or {}
     if not isinstance(in_json, Mapping):
@@ -231,7 +231,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def speculative_config(args: argparse.Namespace) -> dict[str, Any] | bool | None:
-    """What `LLM` takes: a mapping, None (an engine folder's own), False (none at all)."""
+    """The speculative config for `LLM`: a mapping, None (an engine folder's own) or False
+    (none)."""
     if args.speculative_config is None:
         return False if args.no_speculation else None
     if args.no_speculation:

@@ -67,7 +67,7 @@ Rows = Iterable[Sequence[str]]
 
 
 def page() -> str:
-    """The page, as markdown."""
+    """The page as Markdown."""
     table = methods()
     return "".join(
         (
@@ -122,7 +122,7 @@ def _options(table: Mapping[str, DraftMethod]) -> Iterator[Sequence[str]]:
 
 
 def _foreign(table: Mapping[str, DraftMethod]) -> Iterator[Sequence[str]]:
-    """A row for all keys that share what is accepted, the reason and the methods."""
+    """One row for all keys with the same accepted values, reason and methods."""
     by_key: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for name, method in table.items():
         rules = key_rules(method.options)
@@ -138,7 +138,7 @@ def _foreign(table: Mapping[str, DraftMethod]) -> Iterator[Sequence[str]]:
 
 
 def _of_engine() -> Iterator[Sequence[str]]:
-    """A row for all options of engines that share what is accepted and the reason."""
+    """One row for all engine options with the same accepted values and reason."""
     by_fate: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key, rule in key_rules(LLMConfig).foreign.items():
         by_fate[_accepted(rule), rule.reason].append(key)

@@ -1,4 +1,4 @@
-"""The flags about how weights are kept and multiplied, the same in every program."""
+"""The flags for weight storage and products, the same in every program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trtspec.llmapi.help_texts import one_of
 
 
 def add_weight_flags(add: Callable[..., Any], between: str = "_") -> None:
-    """Add a flag for each of `WEIGHT_OPTIONS`, its words joined by ``between``. ``add``: of a
-    parser or of a group of flags."""
+    """Add a flag for each of `WEIGHT_OPTIONS`, with its words joined by ``between``. ``add``:
+    `add_argument` of a parser or group."""
     usual = ", ".join(f"{kind.group_size} for {kind.name}" for kind in format_kinds().values())
     sizes = one_of([*map(str, weight_group_sizes())])
     given: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """The OpenAI-compatible server over `LLM`: HTTP, streaming, limits, metrics, life cycle.
 
-Importing any module in here needs the packages of the extra ``trtspec[serve]``.
+Importing any module of this folder needs the packages of the extra ``trtspec[serve]``.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""AccessLog: gives every request its id, counts its answer, and logs it."""
+"""AccessLog: gives every request an id, counts it and logs it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
 class AccessLog:
-    """The outermost middleware. No prompt and no text is ever logged."""
+    """The outermost middleware. It never logs prompts or texts."""
 
     def __init__(
         self, app: ASGIApp, metrics: ServerMetrics, paths: Collection[str], log_requests: bool
     ) -> None:
-        """`paths` are counted by name in the metrics, all others as one; those under /v1 are
-        logged if `log_requests`."""
+        """Metrics count `paths` by name and all others together; requests under /v1 are logged if
+        `log_requests`."""
         self._app, self._metrics, self._paths = app, metrics, paths
         self._log_requests = log_requests
 

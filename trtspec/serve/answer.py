@@ -1,4 +1,4 @@
-"""Answer: serves one generation request, whole or as a stream, and gives it up when it must."""
+"""Answer: serves one generation request, whole or streamed, and ends it early when necessary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STREAM_HEADERS = [
 
 @dataclass(frozen=True)
 class Wishes:
-    """How a client wants its answer. `timeout`: seconds it may take, or None."""
+    """How a client wants its answer. `timeout`: a limit in seconds, or None."""
 
     stream: bool
     include_usage: bool
@@ -40,11 +40,11 @@ class Wishes:
 
 
 class Answer(Response):
-    """Starts `submit` once there is room, and ends it early if the client goes away, the time is
+    """Starts `submit` once there is room, and ends it early if the client disconnects, the time is
     up, or the server must stop. The HTTP status is sent with the first token, so a request that
-    fails before it has a true error status; one that fails later ends with an error event. A stream
-    that waits longer, as in a long queue, begins with a comment, and says so again while nothing
-    comes: clients and proxies give silent connections up."""
+    fails earlier gets a proper error status, and one that fails later an error event. A stream that
+    waits longer than that, as in a long queue, starts with a comment and repeats it during silence,
+    since clients and proxies drop silent connections."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Answer(Response):
         handles: Sequence[GenerationHandle],
         send: Send,
     ) -> None:
-        """Send what one prompt's sequences gain, a chunk a sequence."""
+        """Send what one prompt's sequences gain, one chunk per sequence."""
         opening = self._payloads.opening(prompt)
         async for grown in handle.growth():
             if any(g.finish_reason == "abort" for g in grown):
@@ -179,7 +179,7 @@ class Answer(Response):
             await self._write(send, _events(chunks))
 
     async def _say_that_it_waits(self, send: Send) -> None:
-        """A comment whenever nothing was written for a while."""
+        """Send a comment whenever nothing was written for a while."""
         seconds = self._service.settings.first_comment
         while True:
             written = self._num_writes
@@ -189,7 +189,8 @@ class Answer(Response):
             seconds = self._service.settings.comment_interval
 
     async def _write(self, send: Send, body: bytes) -> None:
-        """Part of a stream, whole: the sequences of a request and the comments share it."""
+        """Write part of a stream atomically, since a request's sequences and the comments share
+        it."""
         async with self._sending:
             self._num_writes += 1
             if not self._began:

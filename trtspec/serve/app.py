@@ -35,7 +35,7 @@ _BRANCHES = {"body", "str", "int"}
 
 
 def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGIApp, Lifecycle]:
-    """The application, and the life cycle that its lifespan events drive.
+    """The application; its lifespan events drive the life cycle.
 
     ``open_llm`` is called in a thread at startup; until it returns, requests get 503.
     """
@@ -90,8 +90,8 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """pydantic's findings: of several, for the branches of a union, one about a value of the right
-    kind, else the one found deepest, and of such the last."""
+    """Turn pydantic's findings into one: among the branches of a union, a finding about a value of
+    the right kind, otherwise the deepest one, and the last of those."""
     assert isinstance(error, RequestValidationError)
     finding = max(error.errors(), key=_weight)
     place = ""
@@ -117,6 +117,6 @@ def _weight(finding: Mapping[str, Any]) -> tuple[bool, int, int]:
 
 
 def _told(request: Request, failure: ApiError) -> Response:
-    """The response, with what may be logged of it: the message may repeat the request's text."""
+    """The response, with what may be logged about it: the message may repeat the request's text."""
     Trace.of(request.scope).fields |= {"code": failure.code, "param": failure.param}
     return failure.response()

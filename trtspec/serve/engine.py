@@ -1,4 +1,4 @@
-"""Engine: the asynchronous front of an `LLM`, which runs in threads of its own."""
+"""Engine: the asynchronous interface to an `LLM`, which runs in threads of its own."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Engine:
     """Starts requests without blocking the event loop.
 
-    Prompts are tokenised in one thread beside the loop: in order of arrival, and a long one delays
-    nobody's stream. Grammars are compiled in another before that, so that they delay no prompt
+    Prompts are tokenised in a separate thread, in order of arrival, so a long one delays nobody's
+    stream. Grammars are compiled before that in another thread, so that they do not delay prompts
     without one.
     """
 
@@ -43,8 +43,8 @@ class Engine:
         self._grammars = ThreadPoolExecutor(1, "trtspec-grammars")
 
     def check_lengths(self, prompts: Iterable[str | Sequence[int]], param: str) -> None:
-        """ApiError (400) for a prompt that cannot fit, whatever its tokens; so nobody's giant text
-        is ever tokenised."""
+        """Raise ApiError (400) for a prompt that cannot fit whatever its tokens are, so that giant
+        texts are never tokenised."""
         for prompt in prompts:
             is_text = isinstance(prompt, str)
             limit = self._max_chars if is_text else self.llm.limits.max_seq_len
@@ -97,8 +97,8 @@ class Engine:
     async def start(
         self, submit: Callable[[], list[GenerationHandle]], params: SamplingParams
     ) -> list[GenerationHandle]:
-        """Run `submit` in the intake thread, once what ``params`` ask for is prepared. If the
-        caller is cancelled meanwhile, what was started is aborted.
+        """Run `submit` in the intake thread, after preparing what ``params`` need. If the caller is
+        cancelled meanwhile, what was started is aborted.
 
         Raises:
             RequestError, EngineError: from `submit`.
@@ -115,7 +115,7 @@ class Engine:
             raise
 
     def close(self) -> None:
-        """Abort what runs and stop the threads."""
+        """Abort running requests and stop the threads."""
         for threads in (self._grammars, self._intake):
             threads.shutdown(wait=False, cancel_futures=True)
         self.llm.shutdown()

@@ -1,4 +1,4 @@
-"""ApiError: a refusal or failure as OpenAI's clients expect it, with its HTTP status."""
+"""ApiError: an error in the form that OpenAI's clients expect, with its HTTP status."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_
 class ApiError(TrtspecError):
     """An answer other than 200.
 
-    status: the HTTP status. param: the field of the request that is at fault, if one is.
-    code: a word for programs. retry_after: seconds after which another try makes sense.
+    status: the HTTP status. param: the field of the request at fault, if any. code: an identifier
+    for programs. retry_after: seconds after which a retry makes sense.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ApiError(TrtspecError):
 
 
 def api_error(error: BaseException) -> ApiError:
-    """Any failure of a request as an answer: its own fault is 400, everything else 500."""
+    """Any failure of a request as an answer: 400 if the request is at fault, otherwise 500."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, PromptTooLongError):
@@ -80,7 +80,7 @@ def api_error(error: BaseException) -> ApiError:
 
 
 def to_json(content: Any) -> bytes:
-    """JSON in UTF-8. Half characters (lone surrogates) stay the escapes that they came as."""
+    """JSON in UTF-8. Lone surrogates stay escaped, as they were received."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", errors="backslashreplace")
 

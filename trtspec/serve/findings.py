@@ -1,4 +1,4 @@
-"""What pydantic found wrong in a request, in words that name the value and its limit."""
+"""Words pydantic's findings about a request, naming the value and its limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOUNDS = {
 
 
 def said_of(finding: Mapping[str, Any]) -> str:
-    """The reason of a finding, to stand behind its place."""
+    """The reason of a finding, to be put after its place."""
     kind, value, limits = finding["type"], finding.get("input"), finding.get("ctx", {})
     if kind in _BOUNDS:
         word, bound = _BOUNDS[kind]
@@ -44,7 +44,7 @@ def said_of(finding: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value's kind, and what of it is short."""
+    """A value's kind, and the value itself if it is short."""
     if value is None:
         return "null"
     if isinstance(value, (list, dict)):

@@ -1,4 +1,4 @@
-"""Gate: how many requests may be under way, and when a refused one should come back."""
+"""Gate: limits the number of requests under way, and estimates when a refused one should retry."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LONGEST_WAIT = 60.0
 
 
 class Gate:
-    """Counts the sequences between a request's arrival and its last byte; used by one thread."""
+    """Counts sequences between a request's arrival and its last byte; used by one thread only."""
 
     def __init__(self, batch: int, queue: int) -> None:
-        """`batch`: sequences that run together; `queue`: more of them that may wait."""
+        """`batch`: sequences that run together; `queue`: how many more may wait."""
         self.num_sequences = 0
         self.num_requests = 0
         self._batch = batch
@@ -24,10 +24,10 @@ class Gate:
 
     @contextmanager
     def enter(self, sequences: int) -> Iterator[None]:
-        """Hold places for the sequences of one request.
+        """Hold places for a request's sequences.
 
         Raises:
-            ApiError: 429 if the queue is full, 400 if it could never hold so many.
+            ApiError: 429 if the queue is full, 400 if it could never hold that many.
         """
         if sequences > self._capacity:
             raise ApiError(
@@ -54,10 +54,10 @@ class Gate:
 
     @property
     def expected_wait(self) -> float:
-        """Seconds until half of what is under way should be done."""
+        """Seconds until half of the current sequences are expected to finish."""
         rounds = self.num_sequences / self._batch
         return min(max(self._seconds * rounds / 2, 1.0), _LONGEST_WAIT)
 
     def observe(self, seconds: float) -> None:
-        """A request has been served."""
+        """Record a finished request."""
         self._seconds += _SMOOTHING * (seconds - self._seconds)

@@ -1,4 +1,4 @@
-"""Lifecycle: load the engine, watch it, drain, stop."""
+"""Lifecycle: loads the engine, watches it, drains and stops."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _FAREWELL_SECONDS = 5.0
 
 
 class Lifecycle:
-    """Drives a `Service` from its start to its end; everything runs in the event loop's thread.
+    """Drives a `Service` from start to end; everything runs in the event loop's thread.
 
-    exit_code: what the process should return: 0, or 1 after a failure of the engine.
-    hung: the engine's thread answers no more, so nobody may wait for it.
-    loading: the thread that loads the engine is at work, and nothing can stop it.
-    on_stop: called once when the server should stop listening.
+    exit_code: of the process: 0, or 1 after an engine failure. hung: the engine's thread no longer
+    responds, so nobody may wait for it. loading: the loading thread is at work, and nothing can
+    stop it. on_stop: called once when the server should stop listening.
     """
 
     def __init__(self, service: Service, open_llm: Callable[[], LLM]) -> None:
@@ -43,7 +42,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Load in the background and watch; at the end, abort what is left and close the engine."""
+        """Load in the background and watch; at the end abort what is left and close the engine."""
         self._loop = asyncio.get_running_loop()
         self._begin(self._load())
         try:
@@ -57,9 +56,9 @@ class Lifecycle:
                 await asyncio.to_thread(self.service.engine.close)
 
     def drain(self, announced: bool = False) -> None:
-        """Take no new requests, let those under way finish, then stop; where it is ``announced``,
-        /health says so for a while before. A second call ends the while, or those under way as
-        well. Callable from a signal handler or any thread."""
+        """Accept no new requests, let running ones finish, then stop. If ``announced``, /health
+        reports it for a while first. A second call ends the current phase. May be called from a
+        signal handler or any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._drain, announced)
 
@@ -68,7 +67,8 @@ class Lifecycle:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _load(self) -> None:
-        """Open the LLM in a daemon thread: nothing can stop a build, no exit may wait for one."""
+        """Open the LLM in a daemon thread: a build cannot be stopped, and an exit must not wait for
+        one."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[LLM] = loop.create_future()
 
@@ -179,7 +179,7 @@ class Lifecycle:
             self._drain(announced=False)
 
     async def _finish_requests(self, limit: float) -> None:
-        """Wait for the requests under way, then end the others, then stop."""
+        """Wait for running requests, then end the others, then stop."""
         service = self.service
         if not await self._none_left(limit):
             left = service.gate.num_requests
@@ -201,7 +201,7 @@ class Lifecycle:
         return True
 
     def _fail(self, reason: str) -> None:
-        """The engine is lost: tell every request, then stop with exit code 1."""
+        """The engine is lost: fail every request, then stop with exit code 1."""
         service = self.service
         logger.error("%s", reason)
         service.status, service.detail = Status.FAILED, reason
@@ -216,8 +216,8 @@ class Lifecycle:
 
 
 class _LastLine(logging.Handler):
-    """Shows the latest log line of a build in the service's detail: of any thread but the loop's,
-    whose lines tell of requests."""
+    """Shows the latest log line of a build as the service's detail. Lines of the event loop's
+    thread are about requests and are ignored."""
 
     def __init__(self, service: Service, loop_thread: int) -> None:
         super().__init__(logging.INFO)

@@ -1,4 +1,4 @@
-"""Log probabilities in the two forms of OpenAI's API."""
+"""Log probabilities in OpenAI's two forms."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.serve.token_text import TokenText
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON cannot write."""
+"""Replaces minus infinity, which JSON cannot express."""
 
 
 class CompletionLogprobs:
-    """The form of /v1/completions: parallel lists; offsets count the characters of the tokens. The
-    token itself is among the best ones, one more of them if need be."""
+    """The form of /v1/completions: parallel lists; offsets count characters. The token itself is
+    always listed, in addition to the best ones if necessary."""
 
     def __init__(self, tokens: TokenText) -> None:
         self._tokens = tokens
@@ -35,7 +35,7 @@ class CompletionLogprobs:
         }
 
     def _by_text(self, entry: TokenLogprobs) -> dict[str, float]:
-        """Of several tokens with one text the likeliest stands for it."""
+        """Of several tokens with the same text the most likely one is listed."""
         found: dict[str, float] = {}
         for token, value in (*_best(entry), (entry.token, entry.logprob)):
             text = self._tokens.text(token)
@@ -44,7 +44,7 @@ class CompletionLogprobs:
 
 
 class ChatLogprobs:
-    """The form of /v1/chat/completions: one object a token, with its bytes."""
+    """The form of /v1/chat/completions: one object per token, with its bytes."""
 
     def __init__(self, tokens: TokenText) -> None:
         self._tokens = tokens

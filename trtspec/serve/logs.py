@@ -1,4 +1,4 @@
-"""Log lines of the server: readable ones, or JSON with the same fields for programs."""
+"""The server's log: readable lines, or JSON with the same fields for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIELDS = "trtspec_fields"
 
 
 def log_event(message: str, fields: Mapping[str, Any], level: int = logging.INFO) -> None:
-    """Log a line; in JSON the fields stand beside the message."""
+    """Log a line; JSON lines contain the fields separately."""
     logger.log(level, "%s", message, extra={_FIELDS: dict(fields)})
 
 
@@ -26,7 +26,8 @@ class ReadableFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, the event's fields, traceback."""
+    """One JSON object per line: time (UTC), level, logger, message, the event's fields,
+    traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -43,7 +44,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(as_json: bool, level: int | str = logging.INFO) -> None:
-    """Send the package's and uvicorn's lines to standard error in one form."""
+    """Send the lines of the package and of uvicorn to standard error, in one form."""
     logging.getLogger("transformers").setLevel(logging.ERROR)  # it writes lines in its own form
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else ReadableFormatter())

@@ -1,7 +1,7 @@
-"""Prometheus metrics: vLLM's names after the prefix, where the meaning is the same.
+"""Prometheus metrics: vLLM's names after the prefix, where they mean the same.
 
-What the engine counts is read from `LLM.get_metrics` and `LLM.load` when it is asked for; only the
-times and sizes of requests are kept here.
+The engine's counters are read from `LLM.get_metrics` and `LLM.load` on each scrape; only times and
+sizes of requests are kept here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ServerMetrics:
         self._http.labels(method, handler, str(status)).inc()
 
     def finished(self, outputs: Sequence[RequestOutput], arrival: float) -> None:
-        """A request that came at `arrival` (of `time.monotonic`) has ended, in whatever way."""
+        """Record the end of a request that arrived at `arrival` (of `time.monotonic`)."""
         for output in outputs:
             self._prompt.labels(self._model).observe(len(output.prompt_token_ids))
             for completion in output.outputs:
@@ -85,7 +85,7 @@ class ServerMetrics:
                     self._per_token.labels(self._model).observe((last - first) / (tokens - 1))
 
     def exposition(self) -> bytes:
-        """Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
@@ -99,7 +99,7 @@ class ServerMetrics:
 
 
 class _EngineCollector(Collector):
-    """Reads an LLM's figures whenever they are scraped."""
+    """Reads an LLM's figures on each scrape."""
 
     def __init__(self, llm: LLM, prefix: str, model: str) -> None:
         self._llm, self._prefix, self._model = llm, prefix, model

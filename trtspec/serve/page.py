@@ -1,4 +1,4 @@
-"""The start page: one file without external resources, and the headers that keep it so."""
+"""The start page, a single file without external resources, and headers that enforce this."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ LogprobsForm = Callable[[Sequence[TokenLogprobs]], dict[str, Any]]
 
 
 def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> dict[str, Any]:
-    """Tokens of a request so far, or with so many generated ones; a prompt counts once, whatever
-    `n`, and so do those of it that came out of the prefix cache."""
+    """A request's token counts so far, or with that many generated tokens. A prompt and its cached
+    tokens count once, whatever `n`."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     if completion is None:
         completion = sum(len(c.token_ids) for output in outputs for c in output.outputs)
@@ -34,19 +34,19 @@ def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> di
 
 
 def speculation(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """The speculative figures of a request, under the names of `SpeculativeMetrics`."""
+    """A request's speculation figures, under the names of `SpeculativeMetrics`."""
     merged = SpeculativeMetrics.merged(output.metrics for output in outputs)
     return {"speculative_decoding": merged.to_dict()}
 
 
 def _judged(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """By which rule drafts were accepted, where the text is not the model's own."""
+    """The acceptance rule, if the text is not the model's own."""
     rules = {output.acceptance for output in outputs} - {"lossless"}
     return {"acceptance": rules.pop()} if rules else {}
 
 
 def _transfer(completion: CompletionOutput) -> dict[str, Any]:
-    """Where the hidden states of a sequence are, if they were written."""
+    """Where a sequence's hidden states are, if they were written."""
     params = completion.kv_transfer_params
     return {} if params is None else {"kv_transfer_params": dict(params)}
 
@@ -73,7 +73,7 @@ class Payloads(ABC):
         self._forms: dict[int, LogprobsForm] = {}
 
     def whole(self, outputs: Sequence[RequestOutput], metrics: bool) -> dict[str, Any]:
-        """The answer to a request that did not ask for a stream."""
+        """The answer to a request without streaming."""
         choices = [
             self._choice(i, completion, output)
             for i, output in enumerate(outputs)
@@ -88,7 +88,7 @@ class Payloads(ABC):
     def chunk(
         self, choices: Sequence[dict[str, Any]], outputs: Sequence[RequestOutput], **more: Any
     ) -> dict[str, Any]:
-        """A chunk of a stream of the request with those outputs."""
+        """A chunk of the request's stream with these outputs."""
         chunk = {**self._shared, "object": self.chunk_object, "choices": list(choices)}
         return {**chunk, **_judged(outputs), **more}
 
@@ -99,7 +99,7 @@ class Payloads(ABC):
     def growth(
         self, prompt: int, grown: Sequence[Growth], output: RequestOutput
     ) -> list[dict[str, Any]]:
-        """Choices of the chunk for what the sequences of a prompt gained."""
+        """Choices of the chunk for what a prompt's sequences gained."""
         choices = []
         for g in grown:
             completion = output.outputs[g.index]
@@ -140,7 +140,7 @@ class Payloads(ABC):
 
 
 class CompletionPayloads(Payloads):
-    """Of /v1/completions."""
+    """Payloads of /v1/completions."""
 
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"

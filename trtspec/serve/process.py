@@ -1,4 +1,4 @@
-"""run_server: the whole server in this process, from binding the port to the exit code."""
+"""run_server: runs the server in this process, from binding the port to the exit code."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SWITCH_SECONDS = 0.0005
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, but a signal drains first; signals are not raised again at the end, so the exit code
-    is ours."""
+    """uvicorn, except that a signal drains first, and signals are not raised again at the end, so
+    that the exit code is ours."""
 
     def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle) -> None:
         super().__init__(config)
@@ -43,8 +43,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Those of uvicorn, and the end of a terminal, unless the process was told to outlive it
-        (nohup)."""
+        """uvicorn's signals, and SIGHUP unless the process ignores it (nohup)."""
         with super().capture_signals():
             in_main = threading.current_thread() is threading.main_thread()
             if not in_main or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -65,7 +64,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(options: Mapping[str, Any], log_json: bool, open_llm: Callable[[], LLM]) -> int:
-    """`run_server` with its settings by name, its log lines going to standard error."""
+    """`run_server` with keyword settings, logging to standard error."""
     settings = ServeSettings(**options)
     set_up_logs(log_json)
     return run_server(settings, open_llm)
@@ -74,8 +73,8 @@ def serve(options: Mapping[str, Any], log_json: bool, open_llm: Callable[[], LLM
 def run_server(settings: ServeSettings, open_llm: Callable[[], LLM]) -> int:
     """Serve until a signal or a failure; returns the exit code.
 
-    The port is bound first, so that a taken one is found before a long build, and probes see an
-    engine that is still being built: /live answers 200, /health and requests 503.
+    The port is bound first, so that a taken port is reported before a long build, and probes can
+    see an engine that is still being built: /live answers 200, /health and requests 503.
 
     Raises:
         ConfigError: the port cannot be bound.
@@ -128,7 +127,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _end_children() -> None:
-    """End what a build has started (Linux); without its parent nobody would use the result."""
+    """End the processes that a build has started (Linux), since nobody would use their results."""
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for pid in path.read_text().split():

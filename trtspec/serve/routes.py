@@ -130,7 +130,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}", responses=_ERRORS)
 async def one_model(name: str, request: Request) -> Response:
-    """One of them."""
+    """One of the models."""
     service = _service(request)
     engine = service.ready()
     return json_response(_model(engine, service.model_name(name)))

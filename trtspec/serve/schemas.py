@@ -1,4 +1,4 @@
-"""The bodies of requests, checked by pydantic; the server's OpenAPI document is made from them."""
+"""Request bodies, checked by pydantic; the OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ResponseFormat(Body):
 
     @property
     def guided_decoding(self) -> dict[str, Any] | None:
-        """As `SamplingParams` takes it; None: any text."""
+        """The constraints for `SamplingParams`; None: any text."""
         if self.type == "json_schema":
             assert self.json_schema is not None
             return {"json": self.json_schema.schema_}
@@ -138,7 +138,8 @@ class _Generation(Body):
 
     @property
     def guided_decoding(self) -> dict[str, Any] | None:
-        """What the fields for it ask for together; `GuidedDecodingParams` refuses more than one."""
+        """The constraints from all fields together; `GuidedDecodingParams` refuses more than
+        one."""
         asked = self.response_format.guided_decoding if self.response_format is not None else None
         structured = self.structured_outputs
         if asked and structured:
@@ -178,7 +179,7 @@ class CompletionRequest(_Generation):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, one or more; numbers are one prompt."""
+        """The prompts, one or more; a list of numbers is one prompt."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
@@ -214,7 +215,7 @@ class ChatRequest(_Generation):
         return [] if self.tool_choice == "none" else self.tools or []
 
     def template_options(self) -> dict[str, Any]:
-        """As `LLM.chat` takes them."""
+        """The options as `LLM.chat` takes them."""
         names = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
         tools = [tool.model_dump(exclude_none=True) for tool in self.offered]
         return {"tools": tools, **{name: getattr(self, name) for name in names}}
@@ -263,6 +264,6 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Every answer from 400 on."""
+    """Any answer with a status of 400 or above."""
 
     error: ErrorDetails

@@ -1,4 +1,4 @@
-"""What a request passes before anything of it is read: the API key, the size limit, its method."""
+"""Checks before a request is read: API key, size limit and method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPEN = {"/", "/health", "/live", "/version", "/metrics", "/openapi.json"}
 
 
 class ApiKeyGuard:
-    """Asks for a bearer token everywhere but at the probes, the metrics and the start page."""
+    """Requires a bearer token everywhere except for probes, metrics and the start page."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -40,7 +40,7 @@ class ApiKeyGuard:
 
 
 class HeadAsGet:
-    """Answers HEAD as GET, where there is a GET; the HTTP server leaves the body out."""
+    """Answers HEAD like GET where there is a GET; the HTTP server omits the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,7 +52,8 @@ class HeadAsGet:
 
 
 class BodyLimit:
-    """Refuses bodies above a size: at once by their announced length, else when they pass it."""
+    """Refuses bodies above a size: immediately if their announced length exceeds it, otherwise when
+    they do."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
@@ -87,7 +88,7 @@ class BodyLimit:
 
 
 def path_of(scope: Scope) -> str:
-    """The path without what a proxy put before it."""
+    """The path without the prefix that a proxy added."""
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 

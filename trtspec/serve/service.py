@@ -1,4 +1,4 @@
-"""Service: what the parts of a running server share, and whether it may serve."""
+"""Service: the state that the parts of a running server share, and whether it may serve."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _RETRY_SECONDS = 5.0
 
 
 class Status(Enum):
-    """Where the server is in its life; only a ready one takes requests, a failing one, in the hope
-    that an engine step succeeds again, and a leaving one, until it is known to go."""
+    """The server's phase. Requests are accepted in READY, in FAILING (an engine step may
+    succeed again) and in LEAVING (until load balancers know)."""
 
     STARTING = "starting"
     READY = "ready"
@@ -29,7 +29,7 @@ class Status(Enum):
 
 
 class Service:
-    """Made before the event loop runs; everything but `detail` belongs to the loop's thread."""
+    """Created before the event loop runs; everything but `detail` belongs to the loop's thread."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
@@ -42,7 +42,7 @@ class Service:
 
     @property
     def interrupt(self) -> asyncio.Future[ApiError]:
-        """Done when every request under way must end at once, with this error."""
+        """Completed when every running request must end immediately, with this error."""
         if self._interrupt is None:
             self._interrupt = asyncio.get_running_loop().create_future()
         return self._interrupt
@@ -60,8 +60,8 @@ class Service:
             self.status, self.detail = Status.READY, ""
 
     def report_failing(self, reason: str | None) -> None:
-        """Every engine step fails, or (None) no longer does; of no effect outside the time in which
-        requests are served."""
+        """Every engine step fails, or (None) no longer does; has no effect unless requests are
+        being served."""
         if reason is not None and self.status in (Status.READY, Status.FAILING):
             if self.status is Status.READY:
                 logger.error("not ready: %s", reason)
@@ -74,7 +74,7 @@ class Service:
         """The engine.
 
         Raises:
-            ApiError: 503 with the reason unless the server takes requests.
+            ApiError: 503 with the reason if the server does not accept requests.
         """
         serving = (Status.READY, Status.FAILING, Status.LEAVING)
         if self.status in serving and self.engine is not None:
@@ -88,7 +88,7 @@ class Service:
         return f"the server is {self.status.value}{detail}"
 
     def model_name(self, asked: str | None) -> str:
-        """The name to report for the model that a request asks for; ApiError (404) if unknown."""
+        """The name to report for the requested model; ApiError (404) if it is unknown."""
         names = self.settings.model_names
         if asked is None or asked == names[0]:
             return names[0]

@@ -1,4 +1,4 @@
-"""ServeSettings: what the server itself needs to know, beside the model."""
+"""ServeSettings: the server's own settings, apart from the model's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtspec.serve.tools.registry import AUTO, reasoning_parser, tool_parser
 @strict_config()
 @dataclass(frozen=True)
 class ServeSettings:
-    """Checked options of the server; ConfigError names a bad value. Times are seconds.
+    """Checked options of the server; ConfigError names a bad value. Times are in seconds.
 
     model_names: what clients may write as ``model``; the first one is reported.
     api_keys: a client must send one of them as a bearer token; none: everybody is served.

@@ -1,4 +1,4 @@
-"""Heartbeat: one line on the whole server every few seconds while there is work."""
+"""Heartbeat: logs one line about the whole server every few seconds while there is work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtspec.serve.logs import log_event
 
 
 class Heartbeat:
-    """Compares the engine's figures with those of the beat before."""
+    """Reports the engine's figures relative to the previous beat."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -20,8 +20,8 @@ class Heartbeat:
         self._quiet = True
 
     def beat(self) -> None:
-        """Log the time since the last beat; a first idle interval too, then nothing until there
-        is work again."""
+        """Log the time since the last beat. The first idle interval is logged too, then nothing
+        until there is work again."""
         before, past, began = self._load, self._figures, self._time
         self._load, self._figures = self._llm.load(), self._llm.get_metrics()
         self._time = time.monotonic()

@@ -1,4 +1,5 @@
-"""TokenText: the bytes of a single token, which may be half a character, and how to show them."""
+"""TokenText: the bytes of a single token, which may be part of a character, and how to show
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class TokenText:
         self._tokenizer = tokenizer
 
     def raw(self, token: int) -> bytes:
-        """What the token adds to a text that has begun; empty for an id without a token."""
+        """The bytes that the token adds inside a text; empty for an id without a token."""
         known = self._known.get(token)
         if known is None:
             known = self._known[token] = self._find(token)
@@ -51,5 +52,5 @@ class TokenText:
 
 
 def longest_token(tokenizer: Any) -> int:
-    """Characters of the longest token: a text of n times as many cannot have n tokens or fewer."""
+    """Characters of the longest token: a text of n times that length has at least n tokens."""
     return max(map(len, tokenizer.get_vocab()), default=1)

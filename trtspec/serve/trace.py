@@ -1,4 +1,4 @@
-"""Trace: what is known of one HTTP request, from the first middleware to the log line."""
+"""Trace: what is known about one HTTP request, from the first middleware to the log line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 _KEY = "trtspec.trace"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CLIENT_GONE = 499
-"""Logged as the status of a request whose client left; nobody is there to receive it."""
+"""Logged as the status of a request whose client disconnected; nobody receives it."""
 
 
 @dataclass
 class Trace:
-    """`arrival` is of `time.monotonic`; `fields` end up in the log line."""
+    """`arrival` is a time of `time.monotonic`; `fields` go into the log line."""
 
     request_id: str
     arrival: float = field(default_factory=time.monotonic)
@@ -26,7 +26,7 @@ class Trace:
 
     @classmethod
     def begin(cls, scope: MutableMapping[str, Any], wanted: str | None) -> Trace:
-        """A trace for the request of an ASGI scope; the client's own id if it is a harmless one."""
+        """A trace for the request of an ASGI scope, with the client's own id if it is harmless."""
         usable = wanted is not None and _SAFE_ID.fullmatch(wanted)
         trace = cls(wanted if usable and wanted else uuid.uuid4().hex)
         scope[_KEY] = trace
@@ -40,5 +40,5 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """Since the arrival."""
+        """Seconds since arrival."""
         return time.monotonic() - self.arrival

@@ -1,6 +1,6 @@
-"""Fields that clients of neighbouring servers may send and that are not offered here.
+"""Fields that clients of neighbouring servers may send but that are not offered here.
 
-A value that asks for what is done anyway is accepted; any other is refused by name.
+A value that asks for something that is done anyway is accepted; any other is refused by name.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ STREAM_OPTIONS: Mapping[str, Foreign] = {
 
 
 def without_unsupported(data: Any, known: Mapping[str, Any], foreign: Mapping[str, Foreign]) -> Any:
-    """`data` less the foreign fields that ask for nothing; what is no mapping stays as it is.
+    """`data` without foreign fields that ask for nothing; anything but a mapping is returned as it
+    is.
 
     Raises:
         ValueError: a foreign field asks for something, or a field is unknown; it is named.
