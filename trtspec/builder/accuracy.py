@@ -1,4 +1,4 @@
-"""What rounding weights costs in accuracy, measured while an engine is built."""
+"""What quantising weights or caches costs in accuracy, measured during a build."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trtspec.ops.collectives import RankGroup
 
 NUM_TOKENS = 128
 NUM_CACHED = 2000
-"""Tokens over which kinds of caches are compared: a cache counts behind long prefixes."""
+"""Tokens over which cache formats are compared; a cache matters after long prefixes."""
 MAX_COMPARED_BYTES = 4 << 30
 """Most bytes of float weights that `text_report` loads a second time."""
 _BLOCK = 16
@@ -57,8 +57,8 @@ for the morning.
 
 
 def rounding_report(*parts: nn.Module) -> str:
-    """How far the rounded weights of a loaded network, or of what all ranks have of one, are from
-    its checkpoint's, in one line: root mean squares of the difference over that of the weights."""
+    """One line: the root mean square error of the weights of a loaded network, or of its parts on
+    all ranks, relative to its checkpoint's."""
     layers: dict[str, Rounding] = {}
     for name, module in chain.from_iterable(part.named_modules() for part in parts):
         if isinstance(module, (Linear, ExpertLinear, Embedding)):
@@ -83,11 +83,11 @@ def text_report(
     floats: Path | None = None,
     tokenizer: Path | None = None,
 ) -> str:
-    """What rounding does to the target's next-token probabilities, in one line. The same ids run
-    through the target with rounded weights (``quantized``, see `of_ranks`) and with the
-    checkpoint's own, on the modules that engines are compiled from. ``floats``: the checkpoint that
-    this one was quantised from, to compare with in its place, and with what plain rounding makes of
-    it. ``tokenizer``: where it is, if not with the checkpoint."""
+    """One line: what quantisation does to the target's next-token probabilities. The same ids run
+    through the target with quantised weights (``quantized``, see `of_ranks`) and with the
+    checkpoint's own, using the modules that engines are compiled from. ``floats``: the checkpoint
+    that this one was quantised from, to compare with instead, and with what plain rounding makes of
+    it. ``tokenizer``: its location, if not with the checkpoint."""
     size = matrix_bytes(CausalLM.matrices(checkpoint.config), IN_PANELS, built_dtype(engine))
     if size > MAX_COMPARED_BYTES:
         return (
@@ -121,9 +121,8 @@ def text_report(
 
 
 def draft_report(engine: EngineConfig, rounded: Sequence[CausalLM], found: DraftCheckpoint) -> str:
-    """How often a language model that drafts proposes with its rounded weights (see `of_ranks`)
-    what it would with those of its checkpoint, in one line: what that costs in accepted drafts, and
-    in nothing else."""
+    """One line: how often a drafting language model proposes the same with its quantised weights
+    (see `of_ranks`) as with its checkpoint's. The rest costs accepted drafts, and nothing else."""
     dtype = built_dtype(engine)
     size = matrix_bytes(CausalLM.matrices(found.config), IN_PANELS, dtype)
     if size > MAX_COMPARED_BYTES:
@@ -141,8 +140,8 @@ def draft_report(engine: EngineConfig, rounded: Sequence[CausalLM], found: Draft
 
 
 def cache_report(engine: EngineConfig, target: Sequence[CausalLM], tokenizer: Path) -> str:
-    """What K/V of 8 bits does to the next-token probabilities of the target (see `of_ranks`), in
-    one line. The same ids run through the same weights over both kinds of caches."""
+    """One line: what 8-bit K/V does to the target's next-token probabilities (see `of_ranks`). The
+    same ids run through the same weights with both kinds of caches."""
     own, floats = engine.target, engine.target.with_caches(None)
     ids, what = fixed_ids(tokenizer, own, NUM_CACHED)
     ours, theirs = (of_ranks(target, ids, kept) for kept in (own, floats))
@@ -150,7 +149,7 @@ def cache_report(engine: EngineConfig, target: Sequence[CausalLM], tokenizer: Pa
 
 
 def _distance(theirs: Tensor, ours: Tensor) -> str:
-    """Of log probabilities ``[T, V]`` from the exact ones."""
+    """Divergence of log probabilities ``[T, V]`` from the exact ones."""
     divergence = (theirs.exp() * (theirs - ours)).sum(-1).mean()
     agreement = (ours.argmax(-1) == theirs.argmax(-1)).double().mean()
     return (
@@ -160,14 +159,14 @@ def _distance(theirs: Tensor, ours: Tensor) -> str:
 
 
 def _perplexity(log_probabilities: Tensor, ids: Tensor) -> float:
-    """Of each token but the first, behind those before it."""
+    """Perplexity of each token but the first, given those before it."""
     found = log_probabilities[:-1].gather(1, ids[1:, None])
     return float(torch.exp(-found.mean())) if len(ids) > 1 else 1.0
 
 
 def fixed_ids(folder: Path, model: ModelConfig, most: int = NUM_TOKENS) -> tuple[Tensor, str]:
-    """The same ids for a model each time, ``[T] i64``, and what they are: tokens of a text where
-    the checkpoint has a tokenizer, random ones otherwise."""
+    """The same ids for a model each time, ``[T] i64``, and a description: tokens of a text if the
+    checkpoint has a tokenizer, otherwise random ones."""
     count = min(most, model.usual_sequence)
     if has_tokenizer(folder):
         # What repeats itself is too easy: a long text goes on with one that is always there.
@@ -185,8 +184,8 @@ def fixed_ids(folder: Path, model: ModelConfig, most: int = NUM_TOKENS) -> tuple
 
 @torch.no_grad()
 def log_probabilities(model: CausalLM, ids: Tensor, kept: ModelConfig | None = None) -> Tensor:
-    """Log probabilities of the next token behind each of ``ids [T] i64``: ``[T, V] f64``. ``kept``:
-    of the caches, if they are not the model's own."""
+    """Log probabilities of the next token after each of ``ids [T] i64``: ``[T, V] f64``. ``kept``:
+    the model's caches, if they are not its own."""
     rows, caches = whole_texts(model, [len(ids)], kept)
     logits = model(ids, rows, torch.arange(len(ids)), caches)[0]
     return torch.log_softmax(logits.double(), dim=-1)
@@ -220,8 +219,8 @@ def of_ranks(parts: Sequence[CausalLM], ids: Tensor, kept: ModelConfig | None = 
 def whole_texts(
     model: CausalLM, lengths: Sequence[int], kept: ModelConfig | None = None
 ) -> tuple[Rows, Caches]:
-    """The rows of texts of so many tokens, each from its beginning, one behind the other, and
-    caches for them: those of ``kept``, or the model's."""
+    """The rows of whole texts of that many tokens, one after the other, and caches for them: those
+    of ``kept``, or the model's."""
     blocks = [-(-length // _BLOCK) for length in lengths]
     first = [sum(blocks[:i]) for i in range(len(blocks))]
     tables = torch.zeros(len(lengths), max(blocks), dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Which drafts there are for a target, and which method each is made for."""
+"""The drafts that are available for a target, and the method that each is made for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec.speculative.registry import methods
 
 @dataclass(frozen=True)
 class FoundDraft:
-    """A draft by the name that a speculative config gives it (``model``)."""
+    """A draft, by the name that a speculative config gives it (``model``)."""
 
     name: str
     method: str
@@ -25,11 +25,11 @@ class FoundDraft:
 
 
 def available_drafts(model: str, given: list[str]) -> list[FoundDraft]:
-    """The drafts ``given`` by name; without any, those that come with the model: inside an engine
-    folder, embedded for an embedded or a packaged checkpoint, or as modules of the target's own.
+    """The drafts ``given`` by name; otherwise those that come with the model: in an engine folder,
+    embedded for an embedded or packaged checkpoint, or as the target's own modules.
 
     Raises:
-        CheckpointError: the model or a draft given cannot be read, or does not fit the target.
+        CheckpointError: the model or a given draft cannot be read, or does not fit the target.
     """
     folder = find_model(model)
     if is_engine_folder(folder):

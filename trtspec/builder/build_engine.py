@@ -1,4 +1,4 @@
-"""Build an engine folder from a plan: weights, compiled graphs, tokenizer, contract, rename."""
+"""Builds an engine folder from a plan: weights, compiled graphs, tokenizer, contract, rename."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def build_engine(
     force: bool = False,
     write_weights: Callable[[BuildPlan, Path], None] | None = None,
 ) -> Path:
-    """Build ``plan`` into ``output_dir``, atomically; a finished equal build is left as it is.
-    ``write_weights``: makes the folders of the networks, and what is in them beside their graphs;
-    None: the checkpoints' weights.
+    """Build ``plan`` into ``output_dir``, atomically; an equal finished build is left as it is.
+    ``write_weights``: writes the networks' folders with everything but their graphs; None: the
+    checkpoints' weights.
 
     Raises:
         BuildError: ``output_dir`` holds something else and ``force`` is not set, or a step failed.
@@ -89,7 +89,7 @@ def build_engine(
 
 
 def cached_engine(plan: BuildPlan) -> Path:
-    """The engine for ``plan`` in the user's cache folder, built if it is not there yet."""
+    """The engine for ``plan`` in the user's cache folder, built if necessary."""
     folder = cache_root() / "engines" / plan.fingerprint
     if _holds(folder, plan):
         return build_engine(plan, folder, force=True)
@@ -117,8 +117,8 @@ def _write_weights(plan: BuildPlan, folder: Path) -> None:
 
 
 def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None:
-    """Pack the target's weights, or copy what was packed for another engine, and say what rounding
-    costs."""
+    """Pack the target's weights, or copy what was packed for another engine, and report the cost of
+    quantisation."""
     engine, key = plan.engine, packed_key(plan)
     kept, ranks = engine.formats_of(), engine.target.ranks
     said = recall_lines(key) if kept.is_rounded else []
@@ -152,7 +152,7 @@ def _write_target(plan: BuildPlan, checkpoint: Checkpoint, folder: Path) -> None
 
 
 def _write_engine(plan: BuildPlan, folder: Path) -> None:
-    """All but the weights, which are there already if they are in files."""
+    """Write everything but weights that are already in files."""
     engine = plan.engine
     if engine.backend.makes_artifacts:
         place_graphs(engine, graph_names(engine), folder)
@@ -172,7 +172,7 @@ def _write_draft(
     target: Checkpoint,
     folder: Path,
 ) -> None:
-    """Pack what a draft brings itself, and the constants of its tree."""
+    """Pack the draft's own weights and the constants of its tree."""
     engine, ranks = plan.engine, draft.network.ranks
     require_weights(found, target.path)
     parts = [draft_module(engine, draft) for _ in range(ranks)]
@@ -212,8 +212,8 @@ def _holds(folder: Path, plan: BuildPlan) -> bool:
 
 
 def _move_into_place(scratch: Path, output_dir: Path, plan: BuildPlan) -> None:
-    """Rename. Where another process built the same engine meanwhile, its folder stays, as it may be
-    in use."""
+    """Rename. If another process has built the same engine meanwhile, its folder stays, as it may
+    be in use."""
     if _holds(output_dir, plan):
         return
     if output_dir.exists():

@@ -1,4 +1,4 @@
-"""What caches the graphs of a backend keep, and which of them a draft can read."""
+"""Which caches a backend's graphs support, and which of them a draft can read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def cache_dtype_of(build: BuildConfig) -> CacheDtype | None:
 
 
 def require_states(target: ModelConfig, build: BuildConfig) -> None:
-    """ConfigError where states are not kept: by graphs over slots, or behind plugins."""
+    """Raise ConfigError if the backend cannot keep recurrent states (graphs over slots, or with
+    plugins)."""
     if keeps_states(target) and not backend_named(build.backend).runs_ops:
         raise ConfigError(
             f"{target.architecture} has layers that keep states, and graphs of backend "
@@ -45,7 +46,7 @@ def require_states(target: ModelConfig, build: BuildConfig) -> None:
 def require_target_caches(
     layers: Sequence[int], speculative: TreeDecodingConfig, build: BuildConfig
 ) -> None:
-    """ConfigError where a draft reads K/V of the target's that no other network can read."""
+    """Raise ConfigError if a draft reads the target's K/V and cannot here."""
     ranks = build.tensor_parallel_size
     if layers and (speculative.draft_tensor_parallel_size or 1) < ranks:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Checkpoints of targets and drafts, read with what the speculative methods know of them."""
+"""Checkpoints of targets and drafts, as the speculative methods read them."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ __all__ = [
 
 
 def config_as_said(path: Path) -> ModelConfig:
-    """See `read_config`; drafts may lie in the target's checkpoint. Texts end where its configs
-    say, and nowhere else: for a plan, which tells what its tokenizer adds."""
+    """See `read_config`; drafts may be inside the target's checkpoint. End tokens are those of its
+    configs only, for a plan that reports what the tokenizer adds."""
     return read_config(path, _auxiliary())
 
 
 def target_config(path: Path) -> ModelConfig:
-    """The config of a target, with all the ends that its texts have in an engine: those of its
-    configs and those of its tokenizer, if that can be read."""
+    """The config of a target with all end tokens of an engine: those of its configs, and those of
+    its tokenizer if it can be read."""
     return _with_all_ends(path, config_as_said(path))
 
 
 def load_target(path: Path, tokenizer: Path | None = None) -> Checkpoint:
-    """See `load_checkpoint`; its config is that of `target_config`. ``tokenizer``: where the one is
-    that names ends, if it is not the checkpoint's own."""
+    """See `load_checkpoint`; its config is that of `target_config`. ``tokenizer``: location of the
+    tokenizer that names end tokens, if not the checkpoint's own."""
     found = load_checkpoint(path, _auxiliary())
     return replace(found, config=_with_all_ends(tokenizer or path, found.config))
 
@@ -62,12 +62,12 @@ def _with_all_ends(path: Path, config: ModelConfig) -> ModelConfig:
 def read_draft(path: Path, target: ModelConfig, token_map: Path | None = None) -> DraftCheckpoint:
     """Open a draft's folder and check it against its target; no weight is read yet.
 
-    ``token_map``: a file of the target's ids (FR-Spec); the head keeps those rows only. A borrowed
-    head stays borrowed: ``config.own_head`` is false and the target's rows are to be gathered.
+    ``token_map``: a file of the target's ids (FR-Spec); the head keeps only those rows. A borrowed
+    head stays borrowed: ``config.own_head`` is false and the target's rows are gathered.
 
     Raises:
         CheckpointError: the folder holds another kind of draft, is damaged, quantized, or does not
-            fit the target; or the map does not fit; found and expected are named.
+            fit the target; or the map does not fit; found and expected values are named.
     """
     folder = _open(path)
     checkpoint: DraftCheckpoint = _reader_of(folder).read(folder, target, token_map)
@@ -77,17 +77,17 @@ def read_draft(path: Path, target: ModelConfig, token_map: Path | None = None) -
 def read_own_draft(
     path: Path, method: DraftMethod, target: ModelConfig, token_map: Path | None = None
 ) -> DraftCheckpoint:
-    """The networks of a method that lie in a target's checkpoint, see `read_draft`."""
+    """A method's networks inside a target's checkpoint; see `read_draft`."""
     assert method.reader is not None and method.by_target, "no others are looked for there"
     checkpoint: DraftCheckpoint = method.reader.read(_open(path), target, token_map)
     return checkpoint
 
 
 def describe_draft(path: Path) -> str | None:
-    """The kind of draft network in a folder, in one line; None for a causal language model.
+    """One line on the kind of draft network in a folder; None for a causal language model.
 
     Raises:
-        CheckpointError: it is of a kind that this version does not run.
+        CheckpointError: this version does not run that kind.
     """
     folder = _open(path)
     return _reader_of(folder).describe(folder)
@@ -99,7 +99,7 @@ def _auxiliary() -> tuple[AuxiliaryWeights, ...]:
 
 
 def _readers() -> list[DraftReader]:
-    """The readers in the order in which they are shown a folder."""
+    """The readers, in the order in which they are tried."""
     all_methods = methods().values()
     found = [each.reader for each in all_methods if each.reader and not each.by_target]
     return sorted(found, key=lambda reader: -reader.rank)
@@ -116,5 +116,5 @@ def _open(path: Path) -> DraftFolder:
 
 
 def _reader_of(folder: DraftFolder) -> DraftReader:
-    """The reader of a folder. The last one takes any folder for a language model's."""
+    """The reader for a folder. The last one treats any folder as a language model."""
     return next(reader for reader in _readers() if reader.recognises(folder))

@@ -28,14 +28,14 @@ from trtspec.ops.host import usable_cpus
 from trtspec.temporary import temporary_folder
 
 _MESSAGE_HEAD = 2000
-"""Characters that are kept of what a compiler said. Its first lines say what is wrong."""
+"""How many characters of a compiler's output are kept; its first lines say what is wrong."""
 
 _DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def main() -> int:
-    """Return 1, and print what the compiler said, as soon as a graph fails. Others may be under way
-    then."""
+    """Return 1, and print the compiler's message, as soon as a graph fails; others may still be
+    running."""
     job = json.load(sys.stdin)
     engine = EngineConfig.from_dict(job["engine"])
     engine.backend.prepare_compiler()
@@ -75,7 +75,7 @@ def _killed_by(number: int) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """What an error says; where it came from, too, if it is one that nobody foresaw."""
+    """An error's message, with its origin if it was not anticipated."""
     if isinstance(error, TrtspecError):
         return str(error)
     what = "".join(traceback.format_exception_only(error))
@@ -105,8 +105,8 @@ def _compile(engine: EngineConfig, name: str, package: Path) -> None:
 
 
 def _compile_and_exit(engine: EngineConfig, name: str, package: Path, log: int) -> NoReturn:
-    """Compile in a process of its own, which ends here. ``log``: where what libraries print goes;
-    an error takes its place."""
+    """Compile in this forked process and exit. ``log``: receives what libraries print, or the
+    error."""
     status = 1
     try:
         end_with_parent()

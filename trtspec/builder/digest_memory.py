@@ -1,4 +1,4 @@
-"""DigestMemory: digests of large files, remembered from one start to the next."""
+"""DigestMemory: remembers digests of large files from one start to the next."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trtspec.builder.remembered import file_facts, recall, remember
 from trtspec.ops.host import usable_cpus
 
 SETTLED_NS = 2 * 10**9
-"""The age of a file from which on its times show every later change: the coarsest clocks of file
-systems tick every 2 s."""
+"""The age from which a file's times reveal every later change: the coarsest file system clocks tick
+every 2 s."""
 
 _MAX_THREADS = 8
 _SCHEME = "blake2b of 64 MiB chunks"
@@ -24,10 +24,10 @@ _SCHEME = "blake2b of 64 MiB chunks"
 @dataclass(frozen=True)
 class DigestMemory:
     """`hash_file`, remembered by a file's path, size, inode and its two times in nanoseconds: when
-    its contents changed, and when its inode changed, which nobody can set back.
+    its content changed, and when its inode changed, which nobody can set back.
 
-    Each file has a memory of its own under ``folder``, see `trtspec.builder.remembered`; processes
-    that start at the same time hash a file twice at worst. ``verify``: hash again whatever is
+    Each file has a record of its own under ``folder``, see `trtspec.builder.remembered`; processes
+    that start simultaneously hash a file twice at worst. ``verify``: hash again whatever is
     remembered.
     """
 
@@ -40,7 +40,7 @@ class DigestMemory:
         return cls(cache_root() / "digests", verify)
 
     def digest(self, file: Path) -> str:
-        """As `hash_file`; OSError if the file cannot be read."""
+        """Like `hash_file`; OSError if the file cannot be read."""
         path = file.resolve()
         facts = _facts(path)
         place = self.folder / blake2b(str(path).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,5 @@
-"""Weights of a draft that cannot draft, whatever its target: damaged, or never trained."""
+"""Detects drafts that cannot work with any target because their weights are damaged or
+untrained."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
 _BOTTLENECKS = ("head.weight", "fc.weight")
-"""What all that a draft computes passes through: of each, rows that are alike tell nothing apart.
+"""Matrices that everything passes through: if all their rows are equal, they carry no information.
 Other matrices may be zero, as those that add to a residual are before training."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def require_weights(found: DraftCheckpoint, target_dir: Path) -> None:
-    """Read every weight of a draft, one at a time, and refuse those by which no draft would ever be
-    accepted. A target that drafts for itself is not read again.
+    """Read every weight of a draft, one at a time, and refuse those with which no draft would ever
+    be accepted. A target that drafts for itself is not read again.
 
     Raises:
-        CheckpointError: a tensor has values that are no finite numbers, or a matrix that everything
-            passes through has the same row over and over; or one cannot be read.
+        CheckpointError: a tensor has values that are not finite, a matrix that everything passes
+            through repeats one row, or a tensor cannot be read.
     """
     if found.path == target_dir and isinstance(found.config, ModelConfig):
         return
@@ -49,5 +50,5 @@ def require_weights(found: DraftCheckpoint, target_dir: Path) -> None:
 
 
 def _is_one_row(matrix: Tensor) -> bool:
-    """Whether all rows of a matrix ``[N, K]`` are alike; one row alone tells nothing."""
+    """Whether all rows of a matrix ``[N, K]`` are equal; a single row does not count."""
     return matrix.dim() == 2 and len(matrix) > 1 and bool((matrix == matrix[:1]).all())

@@ -1,4 +1,4 @@
-"""The cache of compiled graphs: each distinct one is compiled once, several side by side."""
+"""The cache of compiled graphs: each distinct graph is compiled once, several in parallel."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from trtspec.ops.host import usable_cpus
 from trtspec.speculative.draft_kind import DRAFT_PASS, DRAFT_ROLLOUT, DRAFT_STEP
 
 _MAKERS = ("trtspec.builder.compile_worker",)
-"""The modules that make a graph, beside those of a backend. A graph's code comes from these and
-from all that they import."""
+"""Modules that make a graph, besides the backend's. A graph's code comes from these and everything
+they import."""
 
 _BY_VALUE = (
     "trtspec.engine.folder",
@@ -40,13 +40,13 @@ _BY_VALUE = (
     "trtspec.speculative.registry",
     "trtspec.backends.registry",
 )
-"""Modules that only read and write an engine's contract, or find its backend and methods. A graph
-takes nothing of them but values, and these are in its key. A module that is missing here costs a
+"""Modules that only read and write an engine's contract, or look up its backend and methods. Graphs
+depend on their values only, which are part of the key. A module that is missing here costs a
 compilation, never a stale graph."""
 
 
 def graph_key(engine: EngineConfig, name: str) -> str:
-    """A key over everything the compiled code depends on: shapes, source and environment."""
+    """A key over everything that the compiled code depends on: shapes, sources and environment."""
     graph, build = engine_graphs(engine)[name], engine.build
     device = "cpu" if engine.backend.is_portable else build.device
     facts: list[object] = [engine.backend.name, device, build.dtype, asdict(engine.layout)]
@@ -74,27 +74,26 @@ def graph_key(engine: EngineConfig, name: str) -> str:
 
 
 def graph_makers(backend: Backend) -> tuple[str, ...]:
-    """The modules of a backend that say what its graphs are, and compile them."""
+    """A backend's modules that define and compile its graphs."""
     own = type(backend).__module__
     return (own, backend.compiler) if backend.compiler else (own,)
 
 
 def graph_sources(makers: Sequence[str], package: Path = PACKAGE) -> dict[str, Path]:
-    """The files whose code makes graphs, by a backend's `graph_makers` and, for a draft's, the
-    `DraftKind.home`, whichever package brings these. So a method of its own changes no graph of
-    another."""
+    """The files whose code makes graphs: a backend's `graph_makers` and, for a draft's graphs, the
+    `DraftKind.home`, in whichever package. So a new method changes no graph of another."""
     return sources_of((*_MAKERS, *makers), _BY_VALUE, package)
 
 
 @cache
 def source_hash(makers: tuple[str, ...]) -> str:
-    """Of `graph_sources`."""
+    """Hash of `graph_sources`."""
     return hash_of(graph_sources(makers))
 
 
 def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> None:
-    """Put the artifacts of these graphs into an engine folder; those never seen are compiled, as
-    many at a time as there are cores.
+    """Put the artifacts of these graphs into an engine folder, compiling new ones, as many in
+    parallel as there are cores.
 
     Raises:
         BuildError: a compiler is missing, or a compilation failed.
@@ -117,12 +116,12 @@ def place_graphs(engine: EngineConfig, names: Sequence[str], folder: Path) -> No
 
 
 def compiled_root() -> Path:
-    """The folder of the artifacts of graphs."""
+    """The folder of compiled graphs."""
     return cache_root() / "compiled"
 
 
 def kept_graphs(engine: EngineConfig, names: Sequence[str]) -> dict[str, Path]:
-    """Where the artifacts of these graphs lie once they are compiled."""
+    """Where the artifacts of these graphs are once they are compiled."""
     return {
         name: compiled_root() / f"{graph_key(engine, name)}{Path(name).suffix}" for name in names
     }
@@ -136,7 +135,7 @@ def _compile_here(engine: EngineConfig, packages: dict[str, Path]) -> None:
 
 
 def _compile_all(engine: EngineConfig, packages: dict[str, Path]) -> None:
-    """Compile in processes of their own, side by side."""
+    """Compile in separate processes, in parallel."""
     variables = engine.backend.compiler_variables()
     if engine.build.device == "cpu":
         _run_worker(engine, variables, packages)
@@ -178,7 +177,7 @@ def _run_worker(
 
 
 def _failure(said: str) -> str:
-    """What the worker says of a graph that failed, without what libraries said before that."""
+    """The worker's message about a failed graph, without earlier output of libraries."""
     before, mark, what = said.partition(" did not compile: ")
     return before.rpartition("\n")[2] + mark + what if mark else said
 

@@ -1,4 +1,4 @@
-"""Where checkpoints and built engines are found on disk."""
+"""Finds checkpoints and built engines on disk."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _WANTED_FILES = (
     "medusa_lm_head.pt",
     *TOKENIZER_FILES,
 )
-"""What is read of a repository. Where a hub cannot be reached, what is asked for beyond that would
-have a copy refused that is complete but for it."""
+"""The files of a repository that are read. Asking for more would make an offline hub reject a copy
+that has everything needed."""
 _UNWANTED = ("*/*", "consolidated*")
-"""Folders, and Mistral's other copy of all weights."""
+"""Folders, and Mistral's second copy of all weights."""
 # EAGLE's authors publish such files. Where there are safetensors too, those hold the same.
 _PICKLED_WEIGHTS = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -55,7 +55,7 @@ def cache_root() -> Path:
 
 
 def require_cache() -> None:
-    """BuildError if nothing can be written into the folder for built engines."""
+    """Raise BuildError if the folder for built engines is not writable."""
     root = cache_root()
     try:
         check_folder(root)
@@ -72,25 +72,25 @@ def assets_root() -> Path:
 
 
 def embedded_checkpoints() -> list[str]:
-    """Names that need no path: the checkpoints that ship inside the package."""
+    """Names of the checkpoints that ship with the package."""
     return sorted(p.parent.name for p in assets_root().glob("*/config.json"))
 
 
 def embedded_drafts(target: Path) -> list[str]:
-    """Names of the embedded drafts for a target that `find_model` found: the embedded checkpoints
-    called like it with more behind. Only embedded and packaged targets have any."""
+    """Names of the embedded drafts for a target returned by `find_model`: embedded checkpoints
+    whose names extend its name. Only embedded and packaged targets have any."""
     is_embedded = target.parent == assets_root()
     name = target.name if is_embedded else packaged_name(target)
     return [n for n in embedded_checkpoints() if name and n.startswith(f"{name}-")]
 
 
 def find_model(model: str | Path) -> Path:
-    """Resolve a folder, a GGUF file, the name of an embedded or a packaged checkpoint, or a Hugging
-    Face id: to the file as it is, or to a folder.
+    """Resolve a folder, a GGUF file, the name of an embedded or packaged checkpoint, or a Hugging
+    Face id, to a file or folder.
 
     Raises:
-        CheckpointError: none of these; the message lists the names. Or the package of a packaged
-            one is not installed.
+        CheckpointError: it is none of these (the message lists the names), or the package of a
+            packaged checkpoint is not installed.
     """
     path = Path(os.path.expanduser(model))  # as it is where there is no home folder
     if path.is_dir():
@@ -125,7 +125,7 @@ def find_model(model: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    """What is read of a repository, and of its pickled weights where it has no others."""
+    """Download the needed files of a repository, and pickled weights only if it has no others."""
     folder = _snapshot(name, _WANTED_FILES)
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.pt")):
         _snapshot(name, _PICKLED_WEIGHTS)
@@ -144,9 +144,9 @@ def _snapshot(name: str, files: Sequence[str], local_files_only: bool = False) -
 
 
 def _kept(name: str) -> Path | None:
-    """What the hub's cache holds of a repository, if that is a config and weights; whether these
-    are all is found out when they are read. Other programs leave out files that they did not read,
-    such as another spelling of a tokenizer."""
+    """What the hub's cache holds of a repository, if it has a config and weights; whether these are
+    complete shows when they are read. Other programs omit files that they do not read, such as
+    another form of the tokenizer."""
     try:
         folder = _snapshot(name, ["config.json"], local_files_only=True)
     except Exception:

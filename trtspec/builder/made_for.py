@@ -1,4 +1,4 @@
-"""For which target a draft was trained, as training writes it beside the draft."""
+"""The target that a draft was trained for, as training records it with the draft."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MADE_FOR = "made_for.json"
 
 
 def facts_of(name: str, fingerprint: str) -> Mapping[str, Any]:
-    """Of a target, as `MADE_FOR` holds them."""
+    """The facts about a target that `MADE_FOR` records."""
     return {"target": name, "fingerprint": fingerprint}
 
 
 def made_for_another(draft: Path, fingerprint: str) -> tuple[str, ...]:
-    """A doubt, where the draft's folder says that it was trained for another target than the one of
-    this fingerprint; no more, as a quantised copy of its target is another, too. Most drafts do not
-    say what they were trained for.
+    """A doubt if the draft's folder says that it was trained for a target with another fingerprint;
+    not an error, since a quantised copy of its target has another fingerprint too. Most drafts do
+    not say what they were trained for.
 
     Raises:
         CheckpointError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Checkpoints that Python packages carry: names of models that need neither a path nor a hub."""
+"""Checkpoints inside Python packages: model names that need neither a path nor a hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.errors import CheckpointError
 
 @dataclass(frozen=True)
 class PackagedCheckpoint:
-    """A file of an importable package; the package's own code is not run.
+    """A file of an importable package, whose own code is not run.
 
     package: its import name. file: relative to the package's folder. install: the command that
     installs it.
@@ -23,7 +23,7 @@ class PackagedCheckpoint:
     install: str
 
     def find(self) -> Path | None:
-        """Its file; None where the package, or its file, is not installed."""
+        """The file; None if the package or the file is not installed."""
         spec = find_spec(self.package)
         folders = (spec and spec.submodule_search_locations) or ()
         files = (Path(folder) / self.file for folder in folders)
@@ -41,7 +41,7 @@ PACKAGED: Mapping[str, PackagedCheckpoint] = {
 
 
 def find_packaged(name: str) -> Path | None:
-    """The file of one of `PACKAGED`, None for any other name.
+    """The file of one of `PACKAGED`; None for any other name.
 
     Raises:
         CheckpointError: the package is not installed; the error names the command that installs it.
@@ -59,5 +59,5 @@ def find_packaged(name: str) -> Path | None:
 
 
 def packaged_name(file: Path) -> str | None:
-    """Which of `PACKAGED` a file is, None for any other file."""
+    """Which of `PACKAGED` a file is; None for any other file."""
     return next((name for name, one in PACKAGED.items() if one.find() == file), None)

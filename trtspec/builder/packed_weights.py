@@ -1,8 +1,8 @@
-"""Weights that were packed before, and what was measured of their rounding.
+"""Reuses packed weights, and the measured cost of their quantisation, between builds.
 
-Engines of one target differ by their drafts, lengths and batches. None of these changes how the
-target's weights lie or what rounding does to them, so the first build's work is taken over: the
-file is copied from the engine that it was packed for, and the lines are remembered.
+Engines of one target differ in drafts, lengths and batch sizes, none of which affects the target's
+packed weights or their accuracy. So later builds reuse the first one's work: the file is copied
+from the engine that it was packed for, and the report lines are remembered.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from trtspec.builder.tokenizer import tokenizer_files
 from trtspec.engine.engine_draft import EngineDraft
 
 _LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "kv_cache_dtype")
-"""Of a build, what no weight depends on; what a length does to a target is in its config."""
+"""Fields of a build that no weight depends on; what a length changes in a target is in its
+config."""
 _SCHEME = "packed"
 
 
 def packed_key(plan: BuildPlan, draft: EngineDraft | None = None) -> str:
-    """A key over all that decides how the weights of the target, or of a draft, are packed, and how
-    far they are from floats."""
+    """A key over everything that determines how the weights of the target or a draft are packed,
+    and how far they are from floats."""
     engine = plan.engine
     build = {k: v for k, v in asdict(engine.build).items() if k not in _LIMITS}
     folder = TARGET if draft is None else draft.folder
@@ -54,7 +55,7 @@ def packed_key(plan: BuildPlan, draft: EngineDraft | None = None) -> str:
 
 
 def recall_lines(key: str) -> list[str] | None:
-    """What was said of the rounding of weights with this key; None: nothing yet."""
+    """The remembered quantisation report for this key; None: there is none."""
     known = recall(_place("rounding", key), key)
     if known is None:
         return None
@@ -63,14 +64,14 @@ def recall_lines(key: str) -> list[str] | None:
 
 
 def remember_lines(key: str, lines: list[str]) -> None:
-    """For `recall_lines`."""
+    """Store lines for `recall_lines`."""
     with suppress(OSError):
         remember(_place("rounding", key), key, json.dumps(lines))
 
 
 def copy_packed(key: str, file: Path) -> Path | None:
-    """Copy the target's weights that were packed under this key to ``file``; the engine folder that
-    they came from, or None: there are none, or what was packed has changed since."""
+    """Copy the target's weights that were packed under this key to ``file``. Returns the engine
+    folder that they came from; None if there are none, or they have changed since."""
     known = recall(_place(_SCHEME, key), key)
     if known is None:
         return None
@@ -87,7 +88,7 @@ def copy_packed(key: str, file: Path) -> Path | None:
 
 
 def remember_packed(key: str, engine: Path) -> None:
-    """An engine folder holds the target's weights of this key."""
+    """Record that an engine folder holds the target's weights for this key."""
     with suppress(OSError):
         facts = file_facts(_SCHEME, engine / TARGET / WEIGHTS_NAME)
         remember(_place(_SCHEME, key), key, json.dumps(facts))
@@ -99,6 +100,6 @@ def _place(kind: str, key: str) -> Path:
 
 @cache
 def _code() -> list[str]:
-    """What packs weights, and what reads them of checkpoints."""
+    """The code that packs weights and reads them from checkpoints."""
     converters = Path(checkpoint_converters.__path__[0])
     return [code_in(PACKAGE), code_in(converters), str(other_packages())]

@@ -1,4 +1,4 @@
-"""Does a draft fit its target? Checked before anything is built."""
+"""Checks, before anything is built, whether a draft fits its target."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trtspec.errors import ConfigError
 from trtspec.speculative.registry import drafter_needs, method_of
 
 OWN_DRAFT = FIRST_DRAFT
-"""By this name a speculative config means the draft inside an engine folder: the only one, or the
-first for its method. Each of several drafts goes by the name of its own folder as well."""
+"""By this name a speculative config refers to the draft inside an engine folder: the only one, or
+the first for its method. Each of several drafts also has the name of its folder."""
 
 
 def fit_pair(
     tokenizer_dir: Path, target: ModelConfig, found: DraftCheckpoint, skip_damaged: bool = False
 ) -> tuple[DraftCheckpoint, list[int]]:
-    """A draft model as it drafts for a target that speaks nearly the same tokens, those of the
-    tokenizer in ``tokenizer_dir``, and the ids that it never drafts: those that are another token
-    for the target, or none. As llama.cpp has it, tokenizers may differ in tokens that one of them
-    lacks, and in the names of such as no text makes: added ones, those kept in reserve among them.
-    Embeddings may be padded further. ``skip_damaged``: see `find_tokenizer`.
+    """A draft model adapted to a target with nearly the same tokens (those of the tokenizer in
+    ``tokenizer_dir``), and the ids that it never proposes: tokens that mean something else to the
+    target, or nothing. As in llama.cpp, tokenizers may differ in tokens that one of them lacks, and
+    in the names of tokens that no text produces: added and reserved ones. Embeddings may be padded
+    differently. ``skip_damaged``: see `find_tokenizer`.
 
     Raises:
         ConfigError: the tokenizers differ, or, without both, the sizes; both values are named.
@@ -62,10 +62,10 @@ def fit_pair(
 
 
 def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) -> None:
-    """Refuse a checkpoint that another method runs.
+    """Refuse a checkpoint for another method.
 
     Raises:
-        ConfigError: naming the method that was asked for and the one that fits.
+        ConfigError: names the requested method and the one that fits.
     """
     fits = draft.method
     if (speculative.draft_method or speculative.method) != fits:
@@ -81,7 +81,7 @@ def check_draft_kind(speculative: TreeDecodingConfig, draft: DraftCheckpoint) ->
 def check_engine_draft(
     engine: EngineConfig, draft: EngineDraft, speculative: TreeDecodingConfig, at_hand: TargetDrafts
 ) -> None:
-    """Refuse a draft other than this one inside an engine folder.
+    """Refuse drafts other than this one in an engine folder.
 
     Raises:
         ConfigError: the config names neither the draft nor the checkpoint that it was built from,
@@ -114,7 +114,8 @@ def check_engine_draft(
 
 
 def require_passes(speculative: TreeDecodingConfig, engine: EngineConfig) -> None:
-    """ConfigError for drafts that are to end between passes which an engine makes in one call."""
+    """Raise ConfigError for drafts that end between passes, if the engine makes all passes in one
+    call."""
     if speculative.least_probability and speculative.steps_by_pass and not engine.by_pass:
         raise ConfigError(
             f"p_min={speculative.least_probability} ends drafts between the passes of a draft, but "
@@ -126,7 +127,7 @@ def require_passes(speculative: TreeDecodingConfig, engine: EngineConfig) -> Non
 def require_window(
     speculative: TreeDecodingConfig, draft: EngineDraft, engine: EngineConfig
 ) -> None:
-    """ConfigError for a draft whose attention cannot be limited to a window."""
+    """Raise ConfigError for a draft whose attention cannot be limited to a window."""
     if speculative.window is None:
         return
     asked, decoder = f"draft_window={speculative.window.size}", draft.network.decoder
@@ -156,19 +157,19 @@ def require_ranks(speculative: TreeDecodingConfig, draft: EngineDraft) -> None:
 
 
 def whole_fingerprint(folder: str) -> str:
-    """The name, among an engine's fingerprints, of that of the checkpoint of the draft in a folder
-    before its head was cut to tokens that were counted or numbered."""
+    """The key, among an engine's fingerprints, for the checkpoint of the draft in a folder before
+    its head was cut to counted or numbered tokens."""
     return f"{folder}, whole"
 
 
 def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:
     """Refuse drafts as deep as the target's sliding window.
 
-    Tree rows always see their own branch back to the root; at a depth of the window or more the
-    root would have left it, and speculation would change the text.
+    Tree rows always see their own branch up to the root. At a depth of the window or more the root
+    would have left the window, and speculation would change the text.
 
     Raises:
-        ConfigError: naming the draft length and the window.
+        ConfigError: names the draft length and the window.
     """
     windows = [layer.window for layer in target.layers if layer.window]
     if windows and speculative.max_draft_len >= min(windows):
@@ -179,10 +180,10 @@ def check_draft_depth(target: ModelConfig, speculative: DecodingConfig) -> None:
 
 
 def check_rows_without_draft(speculative: DecodingConfig) -> None:
-    """Refuse more drafts a step than an engine without a draft network has rows for.
+    """Refuse more drafts per step than an engine without a draft network has rows for.
 
     Raises:
-        ConfigError: naming both numbers.
+        ConfigError: names both numbers.
     """
     most = drafter_needs(speculative).max_nodes
     if most + 1 > DEFAULT_TREE_ROWS:

@@ -1,4 +1,5 @@
-"""BuildPlan: everything a build decides before it starts, for printing, checking and caching."""
+"""BuildPlan: everything that a build decides before it starts, for printing, checking and
+caching."""
 
 from __future__ import annotations
 
@@ -78,10 +79,10 @@ METHODS = PACKAGE / "speculative"
 class BuildPlan:
     """A resolved build: sources, the engine's contract and the reasons for each choice.
 
-    drafts: the checkpoints of `EngineConfig.drafts`, in their order. speculation: what was asked
-    for; where the method was left open, the one chosen. floats: the checkpoint that the target's
-    was quantised from for this build, to be compared with. tokenizer_dir: where the tokenizer is
-    that the engine will carry, another_tokenizer where that is not the target's.
+    drafts: the checkpoints of `EngineConfig.drafts`, in order. speculation: what was requested, or
+    the chosen method if it was left open. floats: the checkpoint that the target's was quantised
+    from for this build, for comparison. tokenizer_dir: location of the tokenizer that the engine
+    will carry; another_tokenizer: whether it is not the target's own.
     """
 
     target_dir: Path
@@ -101,7 +102,7 @@ class BuildPlan:
         return self.engine.fingerprints["engine"]
 
     def describe(self) -> str:
-        """The plan as text, one decision a line."""
+        """The plan as text, one decision per line."""
         engine, build = self.engine, self.engine.build
         pairs = zip(self.drafts, engine.drafts, strict=True)
         number_format = engine.formats_of().describe(build.dtype)
@@ -161,17 +162,17 @@ def plan_build(
     floats: Path | None = None,
     tokenizer: str | Path | None = None,
 ) -> BuildPlan:
-    """Resolve and check a build without reading weights beyond what a fingerprint needs.
+    """Resolve and check a build, reading no weights beyond what fingerprints need.
 
-    A tokenizer may be missing; with ``skip_tokenizer_init`` it may be damaged, too. ``verify``:
-    hash all files again, whatever is remembered of them. ``floats``: see `BuildPlan`.
-    ``tokenizer``: a folder, or a GGUF file, with the tokenizer that the engine is to carry in place
-    of the checkpoint's own, which is not read then.
+    A tokenizer may be missing; with ``skip_tokenizer_init`` it may also be damaged. ``verify``:
+    hash all files again, whatever is remembered. ``floats``: see `BuildPlan`. ``tokenizer``: a
+    folder or GGUF file with the tokenizer that the engine carries instead of the checkpoint's own,
+    which is then not read.
 
     Raises:
-        CheckpointError: a checkpoint, or its tokenizer, that cannot be read.
-        ConfigError: values, or a pair of models, that do not fit, or a device that is not there.
-        BuildError: a package is missing that the backend builds with.
+        CheckpointError: a checkpoint or its tokenizer cannot be read.
+        ConfigError: values, or a pair of models, do not fit, or a device is missing.
+        BuildError: a package that the backend builds with is missing.
     """
     asked = backend_named(config.backend)
     options_of(asked, config.backend_options)
@@ -309,8 +310,8 @@ def plan_build(
 
 
 def _of_other_packages(used: Collection[str]) -> str:
-    """Their code of the methods ``used``, and of those that may have a part in a target's
-    checkpoint."""
+    """The code of other packages for the methods ``used``, and for those that may have weights in a
+    target's checkpoint."""
     files = sources_of(other_modules(used))
     return hash_of({name: path for name, path in files.items() if not is_ours(name)})
 
@@ -318,8 +319,7 @@ def _of_other_packages(used: Collection[str]) -> str:
 def _with_tokenizer(
     target: ModelConfig, folder: Path, skip_damaged: bool
 ) -> tuple[ModelConfig, list[str]]:
-    """The target, with texts that end at the tokenizer's end tokens as well, and lines about
-    that."""
+    """The target with the tokenizer's end tokens added, and lines about that."""
     if not has_tokenizer(folder):
         if not skip_damaged:
             logger.warning("%s holds no tokenizer: prompts will have to be token ids", folder)
@@ -337,8 +337,7 @@ def _plan_draft(
     target: ModelConfig,
     build: BuildConfig,
 ) -> tuple[EngineDraft, tuple[str, ...]]:
-    """The draft that the engine folder will hold in ``folder``, and lines about what was chosen of
-    its checkpoint."""
+    """The draft that the engine folder will hold in ``folder``, and lines about choices made."""
     network, choice = speculative.network(found.config)
     speculative.check_network(network)
     if network.decoder is not None:
@@ -352,7 +351,7 @@ def _plan_draft(
 
 
 def _reach(speculative: TreeDecodingConfig, draft: EngineDraft, length: int) -> list[str]:
-    """A line where the engine's longest texts are too long for a draft."""
+    """A line if the engine's longest texts are too long for a draft."""
     longest = speculative.max_model_len or draft.longest
     if longest is None or longest >= length:
         return []
@@ -361,7 +360,7 @@ def _reach(speculative: TreeDecodingConfig, draft: EngineDraft, length: int) -> 
 
 
 def _for_length(network: DraftConfig, length: int) -> DraftConfig:
-    """See `ModelConfig.for_length`; of a feature drafter its layers."""
+    """See `ModelConfig.for_length`; for a feature drafter, applied to its layers."""
     if isinstance(network, ModelConfig):
         return network.for_length(length)
     if isinstance(network.decoder, ModelConfig) and "decoder" in vars(network):
@@ -370,15 +369,14 @@ def _for_length(network: DraftConfig, length: int) -> DraftConfig:
 
 
 def _model_bytes(found: DraftCheckpoint, target: ModelConfig, build: BuildConfig) -> int | None:
-    """Those of the weights of a language model that drafts as its checkpoint has them; None: it is
-    another network."""
+    """Bytes of a drafting language model's weights in its checkpoint; None for other networks."""
     if not isinstance(found.config, ModelConfig):
         return None
     return weight_bytes(found.config, draft_formats(found.storage, target, build), build)
 
 
 def _require_own_head(speculative: TreeDecodingConfig, draft: EngineDraft) -> None:
-    """ConfigError where a format is asked for of a head that is the target's."""
+    """Raise ConfigError if a format is requested for a head that is the target's."""
     asked, reads = speculative.weights.head_weight_dtype, draft.kind.matrices(draft.network)
     if asked != AUTO and not any(isinstance(each, Matrix) and each.is_head for each in reads):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Networks that are split over ranks: where they run, and what each rank has and exchanges."""
+"""Networks split over ranks: where this is supported, and what each rank holds and exchanges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GIB, _KIB = 1 << 30, 1 << 10
 
 
 def split(target: ModelConfig, build: BuildConfig) -> ModelConfig:
-    """What a rank has of a target.
+    """One rank's part of a target.
 
     Raises:
         ConfigError: targets are not split there, in graphs without ops; or see

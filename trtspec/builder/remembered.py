@@ -1,7 +1,6 @@
-"""What is remembered from one start to the next: a line of text under a name, in the cache folder.
+"""Remembers facts from one start to the next: a line of text under a name, in the cache folder.
 
-A memory is put into place as a whole. One that is damaged, or cannot be read or written, counts as
-none.
+Records are written atomically. One that is damaged, or cannot be read or written, counts as absent.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 
 
 def recall(place: Path, facts: str) -> str | None:
-    """What was remembered in a file with these very facts; None: there is nothing."""
+    """What was remembered in a file together with exactly these facts; None: nothing."""
     try:
         known, text, check = place.read_text().splitlines()
     except (OSError, ValueError):
@@ -22,7 +21,7 @@ def recall(place: Path, facts: str) -> str | None:
 
 
 def remember(place: Path, facts: str, text: str) -> None:
-    """Both without line breaks. OSError if it cannot be written."""
+    """Store a line; neither argument may contain line breaks. OSError if it cannot be written."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as scratch:
         scratch.write("\n".join((facts, text, _check(facts, text))))
@@ -30,13 +29,13 @@ def remember(place: Path, facts: str, text: str) -> None:
 
 
 def file_facts(scheme: str, path: Path) -> str:
-    """What tells whether a file is as it was: its path, size, inode, and its two times in
-    nanoseconds; OSError if it is not there."""
+    """Facts that reveal a change of a file: its path, size, inode, and its two times in
+    nanoseconds; OSError if it does not exist."""
     status = path.stat()
     times = status.st_mtime_ns, status.st_ctime_ns
     return json.dumps([scheme, str(path), status.st_size, status.st_ino, *times])
 
 
 def _check(facts: str, text: str) -> str:
-    """A check sum, which shows whether a memory was damaged."""
+    """A checksum that reveals damage."""
     return blake2b(f"{facts}\n{text}".encode(), digest_size=16).hexdigest()

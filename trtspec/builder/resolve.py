@@ -1,4 +1,4 @@
-"""Defaults made concrete for one model, each with the reason, for `--dry_run` and the build log."""
+"""Resolves defaults for one model, with a reason for each, for `--dry_run` and the build log."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ def place_of(backend: Backend, device: str) -> Place:
 def resolve_build(
     config: BuildConfig, model: ModelConfig, speculative: DecodingConfig | None = None
 ) -> tuple[BuildConfig, list[str]]:
-    """`config` with no auto and no None left, and one line for each choice made. ConfigError if
-    what was asked for does not fit the model or the drafts; values that were given are never
-    changed."""
+    """`config` with auto and None replaced, and one line for each choice. ConfigError if a request
+    does not fit the model or the drafts; given values are never changed."""
     reasons: list[str] = []
     backend = backend_named(config.backend)
     options = options_of(backend, config.backend_options)

@@ -17,21 +17,21 @@ from typing import NoReturn
 
 _LEFTOVER = re.compile(r"\..+\.building-[0-9a-f]*(-old)?")
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a program at once unless it listens to them."""
+"""Signals that by default end a program immediately."""
 
 _in_use: set[Path] = set()
-"""Of this process, for `remove_scratch`."""
+"""Scratch folders of this process, for `remove_scratch`."""
 
 
 @contextmanager
 def scratch_folder(output_dir: Path) -> Iterator[Path]:
-    """A new folder beside ``output_dir``. In the end it is removed unless it was renamed, and so
-    are those of its parents that were made for it and are empty. That is also the end of a program
-    that is told to end meanwhile (SIGTERM, SIGHUP), if it lets signals do what they do.
+    """A new folder beside ``output_dir``. At the end it is removed unless it was renamed, as are
+    empty parents that were created for it. This also happens if the program is terminated meanwhile
+    (SIGTERM, SIGHUP), unless it handles these signals itself.
 
-    The folder is locked as long as its process runs, on whichever machine or in whichever container
-    that is. Folders without a lock are left from builds that were killed; those that lie beside
-    ``output_dir``, whatever was built there, are removed first.
+    The folder is locked as long as its process runs, on whichever machine or in whichever
+    container. Folders without a lock are left from killed builds; those beside ``output_dir`` are
+    removed first, whatever was built there.
 
     Raises:
         OSError: the folder cannot be made.
@@ -55,16 +55,16 @@ def scratch_folder(output_dir: Path) -> Iterator[Path]:
 
 
 def remove_scratch() -> None:
-    """Remove what builds have made so far. For a process that ends at once while another of its
-    threads builds."""
+    """Remove what builds have written so far, for a process that exits immediately while another of
+    its threads builds."""
     for folder in tuple(_in_use):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Have `_ENDING` raise SystemExit where they would end the program. Only the main thread can,
-    and need: it is the one that is interrupted."""
+    """Let `_ENDING` raise SystemExit where they would end the program. Only the main thread can do
+    that, and only it needs to, since it is the one that is interrupted."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""How long the sequences of an engine may be, and why, by what its model's rope tables say."""
+"""The sequence length of an engine, and the reason, from the model's rope tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtspec.errors import ConfigError
 
 
 def usual_length(model: ModelConfig) -> str:
-    """Why engines for sequences that nobody limits have those of `ModelConfig.usual_sequence`."""
+    """Why engines without a requested length get `ModelConfig.usual_sequence`."""
     limit, longest = model.max_position_embeddings, model.max_sequence
     if model.usual_sequence < limit:
         return (
@@ -27,7 +27,7 @@ def usual_length(model: ModelConfig) -> str:
 
 
 def check_length(model: ModelConfig, length: int) -> list[str]:
-    """Lines about a length that was asked for.
+    """Lines about a requested length.
 
     Raises:
         ConfigError: the model's sequences are shorter.

@@ -1,7 +1,7 @@
-"""How long sequences may become where each has a cache slot of its own.
+"""The sequence length of engines in which each sequence has a cache slot of its own.
 
-A slot has room for all of `max_seq_len` from the beginning. A single slot of a model made for 128k
-tokens would take the memory of a large GPU, so the default looks at how much memory there is.
+A slot has room for all of `max_seq_len` from the start. A single slot for a model with 128k tokens
+would take the memory of a large GPU, so the default depends on the available memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtspec.engine.weight_formats import target_formats
 from trtspec.errors import ConfigError
 
 ASSUMED_MEMORY = 24 << 30
-"""Bytes of memory of a GPU that is not here."""
+"""Bytes of memory assumed for a GPU that is not present."""
 _SHORTEST = 256
 _GIB = 1 << 30
 
@@ -25,10 +25,10 @@ _GIB = 1 << 30
 class SlotLengths:
     """The slots of a target.
 
-    memory: bytes of the device that the engine will run on; None: not known. free: bytes that the
-    weights leave. token_bytes: the target's K/V of one token. slack: positions of a slot behind a
-    sequence's tokens. K/V of drafts is left out: it is small beside the target's, and caches do not
-    get all of the free memory.
+    memory: bytes of the device that the engine will run on; None: unknown. free: bytes that the
+    weights leave. token_bytes: the target's K/V per token. slack: positions of a slot after a
+    sequence's tokens. K/V of drafts is ignored: it is small compared to the target's, and caches do
+    not get all of the free memory.
     """
 
     memory: int | None
@@ -46,9 +46,8 @@ class SlotLengths:
         return cls(memory, free, kv_bytes_per_token(model, build.dtype), 2 * rows)
 
     def default(self, limit: int, slots: int) -> tuple[int, str | None]:
-        """The model's limit and None. Where so many ``slots`` of that length do not fit into the
-        part of the memory that caches get: the largest power of two at which they fit, and the
-        reason."""
+        """The model's limit and None. If that many ``slots`` of that length exceed the share of
+        memory for caches: the largest power of two that fits, and the reason."""
         room = int(max(self.free, 0) * DEFAULT_FREE_MEMORY_FRACTION)
         longest = room // (slots * self.token_bytes) - self.slack
         if longest >= limit:
@@ -62,7 +61,7 @@ class SlotLengths:
         )
 
     def check(self, max_seq_len: int) -> None:
-        """ConfigError if not even one slot of that many tokens has room beside the weights."""
+        """Raise ConfigError if not even one slot of that length fits beside the weights."""
         needed = self._slot_bytes(max_seq_len)
         if self.memory is not None and needed > self.free:
             raise ConfigError(

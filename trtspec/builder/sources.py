@@ -1,4 +1,4 @@
-"""Which files some code is made of: what it imports, and what that imports."""
+"""The source files that some code depends on: its imports, and theirs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ PACKAGE = Path(trtspec.__path__[0])
 def sources_of(
     modules: Iterable[str], unfollowed: Collection[str] = (), package: Path = PACKAGE
 ) -> dict[str, Path]:
-    """The files of these modules and of all that they import, however indirectly and wherever in a
-    file, by the modules' names. Imports are followed within this package, which lies in
-    ``package``, and within those other packages that the given modules are of. Modules that are
-    ``unfollowed`` are left out, with what only they import; so is the package's own ``__init__``,
-    which imports nothing by itself."""
+    """The files of these modules and everything they import, directly or indirectly, by module
+    name. Imports are followed within this package, located in ``package``, and within the other
+    packages of the given modules. Modules in ``unfollowed`` are left out with whatever only they
+    import, as is the package's own ``__init__``, which imports nothing by itself."""
     waiting = list(modules)
     folders = {top: _folder(top) for top in {name.partition(".")[0] for name in waiting}}
     folders[PACKAGE.name] = package
@@ -44,7 +43,7 @@ def is_ours(module: str) -> bool:
 
 
 def hash_of(files: Mapping[str, Path]) -> str:
-    """Of their names and of what they say."""
+    """Hash of their names and contents."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(files):
         digest.update(f"{name}\0".encode())
@@ -54,12 +53,13 @@ def hash_of(files: Mapping[str, Path]) -> str:
 
 @cache
 def code_in(folder: Path) -> str:
-    """Hash of the Python files in a folder, read once: what runs is what was there at first."""
+    """Hash of the Python files in a folder, read once, so that it matches the code that is
+    running."""
     return hash_of({str(path.relative_to(folder)): path for path in folder.rglob("*.py")})
 
 
 def _folder(top: str) -> Path | None:
-    """Of a package; what a single module lies in, too."""
+    """The folder of a package, or the one that contains a single module."""
     spec = find_spec(top)
     if spec is None:
         return None
@@ -69,7 +69,7 @@ def _folder(top: str) -> Path | None:
 
 
 def _file_of(module: str, folders: Mapping[str, Path | None]) -> Path | None:
-    """None for what is no module of those packages."""
+    """The file of a module; None for what is not a module of those packages."""
     top, *inside = module.split(".")
     folder = folders.get(top)
     if folder is None or (is_ours(module) and not inside):
@@ -80,7 +80,7 @@ def _file_of(module: str, folders: Mapping[str, Path | None]) -> Path | None:
 
 
 def _imports(module: str, path: Path) -> Iterator[str]:
-    """Names of modules that a file may import; some are those of what is in a module."""
+    """Names of modules that a file may import; some may be names inside a module."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""TargetDrafts: the drafts at hand for a target, each opened once."""
+"""TargetDrafts: the drafts available for a target, each opened once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trtspec.speculative.registry import method_name, method_of, methods, traina
 
 
 class TargetDrafts:
-    """What a config may name as a draft; see `DraftsAtHand`.
+    """The drafts that a config may name; see `DraftsAtHand`.
 
-    It keeps what it opens: whoever needs a draft's shape, its files or its weights asks here.
+    It caches what it opens: everything about a draft's shape, files or weights is asked here.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class TargetDrafts:
         built: DecodingConfig | None = None,
         by_pass: bool = False,
     ) -> None:
-        """``folder``: that of the target's checkpoint, where it is at hand. ``tokenizer``: where
-        its tokenizer is, if not there. ``built``: the config that an engine folder holds drafts
-        for. ``by_pass``: see `Backend.drafts_by_pass`."""
+        """``folder``: the target's checkpoint, if available. ``tokenizer``: its tokenizer's
+        location, if elsewhere. ``built``: the config that an engine folder holds drafts for.
+        ``by_pass``: see `Backend.drafts_by_pass`."""
         self._target = target
         self._folder = folder
         self._tokenizer = tokenizer
@@ -70,8 +70,8 @@ class TargetDrafts:
 
         Raises:
             CheckpointError: it cannot be found or read, or does not fit the target.
-            ConfigError: one is named where the target itself is meant, or the tokens that it is
-                to be cut to cannot be told.
+            ConfigError: a draft is named where the target itself is meant, or the tokens for a cut
+                head cannot be determined.
         """
         model = config.speculative_model
         folder = self._folder if model == OWN_MODULES else None
@@ -98,8 +98,8 @@ class TargetDrafts:
         return replace(found, notes=(*found.notes, why))
 
     def _own(self) -> str:
-        """The method of what the target brings: of networks in its checkpoint, or, where there are
-        none, of a copy of it."""
+        """The method for what the target brings: networks in its checkpoint, otherwise a copy of
+        it."""
         for method in methods().values():
             if method.by_target and self._folder is not None:
                 with suppress(CheckpointError):  # the target has none

@@ -1,4 +1,4 @@
-"""The part of the target's vocabulary that a draft may propose, chosen from texts."""
+"""Chooses the part of the target's vocabulary that a draft may propose, by counting tokens."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from trtspec.errors import ConfigError
 
 _STEP = 1024
 _AGREEMENT = 0.75
-"""How often a draft that may propose every token is assumed to say what the target says next."""
+"""Assumed share of positions at which a draft with the full vocabulary predicts the target's next
+token."""
 
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """``ids [n] i64``, ascending; None: all. ``coverage``: the share of a text's tokens that are in
-    it, as two halves of the data tell of each other."""
+    """``ids [n] i64``, ascending; None: all. ``coverage``: the share of a text's tokens that are
+    included, estimated by cross-validation between two halves of the data."""
 
     ids: Tensor | None
     coverage: float
@@ -29,7 +30,7 @@ class DraftVocabulary:
 
 @dataclass(frozen=True)
 class DraftCost:
-    """Weights that a pass reads: of the target, of a draft's body, of a row of its head; and the
+    """Weights read: by a pass of the target, by a draft's body, and per row of its head; and the
     passes of a draft of ``depth`` tokens."""
 
     target: float
@@ -38,8 +39,8 @@ class DraftCost:
     depth: int
 
     def speed(self, size: int, coverage: float) -> float:
-        """Tokens for the time of one pass of the target, if time goes by weights: a draft of a
-        chain, right at every position in 3 of 4 cases where its vocabulary has the token."""
+        """Tokens per target pass time, if time is proportional to weights read: a chain draft that
+        is right in 3 of 4 cases at every position where its vocabulary has the token."""
         right = _AGREEMENT * coverage
         length = sum(right**position for position in range(self.depth + 1))
         return length / (1 + self.depth * (self.body + size * self.row) / self.target)
@@ -53,11 +54,11 @@ def choose(
     cost: DraftCost,
     option: str = "--draft_vocab_size",
 ) -> DraftVocabulary:
-    """The most frequent tokens of ``texts`` (``[T] i64`` each), of equal ones those of lower ids,
-    and those that are ``always`` in it.
+    """The most frequent tokens of ``texts`` (``[T] i64`` each), lower ids first among equals, and
+    the tokens in ``always``.
 
     ``size``: how many; None: the multiple of 1,024, or all, with which drafts are fastest by
-    ``cost``; 0: all. ``option``: by what name it was asked for.
+    ``cost``; 0: all. ``option``: the name of the option, for messages.
 
     Raises:
         ConfigError: ``size`` is not between ``always`` and the target's vocabulary.
@@ -85,14 +86,14 @@ def choose(
 
 
 def _ranked(counts: Tensor, must: Sequence[int]) -> Tensor:
-    """Ids by how often they came, those of ``must`` first."""
+    """Ids by frequency, those in ``must`` first."""
     first = counts.clone()
     first[list(must)] = counts.sum() + 1
     return torch.sort(first, descending=True, stable=True).indices
 
 
 def _covered(chosen_by: Tensor, judged_by: Tensor, must: Sequence[int]) -> Tensor:
-    """Share ``[V] f32`` of the second counts that the best n by the first ones have, n from 1."""
+    """Share ``[V] f32`` of the second counts covered by the best n of the first, n from 1."""
     total = judged_by.sum().clamp_min(1)
     shares: Tensor = judged_by[_ranked(chosen_by, must)].cumsum(0).float() / total
     return shares

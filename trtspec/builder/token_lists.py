@@ -1,4 +1,4 @@
-"""The files of the tokens that a draft may propose: found, or made of a number or of texts."""
+"""Token lists for cut heads: found as files, or made from a number or from texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trtspec.models.layer_facts import ExpertSet, Read
 from trtspec.speculative.registry import draft_kinds
 
 _LINES = 64
-"""Lines counted together, so that a list chosen from some parts of a text is tested on others."""
+"""Lines of a text that are counted together, for cross-validation between parts."""
 
 
 def token_list(
@@ -37,13 +37,12 @@ def token_list(
     draft: DraftConfig,
     depth: int,
 ) -> tuple[Path | None, str]:
-    """The file of the tokens that a draft's head is cut to, and a line about their choice; None:
-    all are best. ``folder``: of the target's checkpoint, where it is at hand. ``tokenizer``: where
-    the one is that the target speaks by, if not there. ``draft``: the network before it is cut,
-    which drafts ``depth`` tokens.
+    """The file of the tokens that a draft's head is cut to, and a line about the choice; None: all
+    tokens are best. ``folder``: the target's checkpoint, if available. ``tokenizer``: the target's
+    tokenizer, if elsewhere. ``draft``: the network before cutting, which drafts ``depth`` tokens.
 
     Raises:
-        ConfigError: a number that does not fit, a text that cannot be read, or nothing to count.
+        ConfigError: a number does not fit, a text cannot be read, or there is nothing to count.
     """
     if asked.file is not None:
         return asked.file, ""
@@ -68,8 +67,8 @@ def token_list(
 
 
 def written_path(folder: Path, tokenizer: Path | None = None) -> Path:
-    """Where the tokens are kept that a target wrote, by its own tokenizer or another, to be
-    counted: a JSON list of texts."""
+    """Where the texts are kept that a target wrote to be counted, with its own tokenizer or
+    another: a JSON list of texts."""
     known = hash_files(content_of(folder), DigestMemory.of_user().digest)
     if tokenizer is not None:
         known += f"-{tokenizer_fingerprint(tokenizer)}"
@@ -79,12 +78,12 @@ def written_path(folder: Path, tokenizer: Path | None = None) -> Path:
 def keep_written(
     folder: Path, texts: Iterable[Sequence[int]], tokenizer: Path | None = None
 ) -> None:
-    """Keep what the target in ``folder`` wrote. OSError: it cannot be written."""
+    """Store what the target in ``folder`` wrote. OSError: it cannot be written."""
     _write(written_path(folder, tokenizer), [list(text) for text in texts])
 
 
 def _texts(asked: VocabularyAsked, folder: Path | None, tokenizer: Path | None) -> Iterator[Tensor]:
-    """The texts that are counted, ``[T] i64`` each."""
+    """The texts to count, ``[T] i64`` each."""
     assert folder is not None, "an engine that is built is never cut again"
     if asked.text is not None:
         yield from _of_file(asked.text, tokenizer or folder)
@@ -116,13 +115,13 @@ def _of_file(text: Path, folder: Path) -> Iterator[Tensor]:
 
 
 def _vocab_size(target: ModelConfig, draft: DraftConfig) -> int:
-    """Tokens that both have: families pad their embeddings to different sizes."""
+    """Tokens that both have; families pad their embeddings to different sizes."""
     own = draft.vocab_size if isinstance(draft, ModelConfig) else target.vocab_size
     return min(own, target.vocab_size)
 
 
 def _cost(target: ModelConfig, draft: DraftConfig, depth: int) -> DraftCost:
-    """By the elements of matrices, whatever their bits."""
+    """Costs in matrix elements, whatever their bits."""
     reads = draft_kinds()[draft.kind].matrices(draft)
     body = _elements(each for each in reads if isinstance(each, ExpertSet) or not _is_head(each))
     whole = _elements(draft_kinds()[target.kind].matrices(target))
@@ -131,7 +130,7 @@ def _cost(target: ModelConfig, draft: DraftConfig, depth: int) -> DraftCost:
 
 
 def _is_head(read: Read) -> bool:
-    """Whether it is a draft's head, which has no name where it is the target's."""
+    """Whether it is a draft's head, which has no name if it is the target's."""
     return not isinstance(read, ExpertSet) and (read.is_head or not read.name)
 
 
@@ -146,7 +145,7 @@ def _elements(reads: Iterable[Read]) -> float:
 
 
 def _stored(ids: Tensor) -> Path:
-    """The file of these ids in the user's cache folder, named by what it holds."""
+    """The file of these ids in the user's cache folder, named by its content."""
     listed = ids.tolist()
     known = blake2b(json.dumps(listed).encode(), digest_size=8).hexdigest()
     path = _folder() / f"tokens-{len(listed)}-{known}.json"
@@ -163,7 +162,7 @@ def _folder() -> Path:
 
 
 def _write(path: Path, values: object) -> None:
-    """Put into place as a whole."""
+    """Write atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         json.dump(values, file)

@@ -1,7 +1,8 @@
-"""The tokenizer of a checkpoint: its files, reading it, and the tokens at which it ends a text.
+"""A checkpoint's tokenizer: its files, reading it, and its end tokens.
 
-A checkpoint is a folder with such files, or a GGUF file (or a folder with one) that spells its
-tokenizer in its metadata."""
+A checkpoint is a folder with tokenizer files, or a GGUF file (or a folder with one) that contains
+its tokenizer in its metadata.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +53,11 @@ TOKENIZER_FILES = (
 
 
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
-"""The warning of transformers that is given once a tokenizer, under the name by which it remembers
-that it was."""
+"""Key under which transformers remembers that it has given its warning about long texts."""
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """True if the checkpoint holds a tokenizer of some kind."""
+    """True if the checkpoint has a tokenizer of some kind."""
     gguf = _gguf_of(folder)
     if gguf is not None:
         return has_vocabulary(open_gguf(gguf))
@@ -67,8 +67,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a checkpoint. No code that lies beside it is run, nor offered to be. A
-    warning is logged where transformers reads it by another rule than its tokenizer.json spells.
+    """The tokenizer of a checkpoint. Code in the checkpoint is never run. A warning is logged if
+    transformers reads it by another rule than its tokenizer.json specifies.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -97,14 +97,13 @@ def _read(folder: Path) -> Any:
 
 
 def _gguf_of(folder: Path) -> Path | None:
-    """The GGUF file that spells a checkpoint's tokenizer; None if others do, or none does."""
+    """The GGUF file that contains a checkpoint's tokenizer; None if other files do, or none."""
     own = folder / TOKENIZER_GGUF
     return own if own.is_file() else find_gguf(folder)
 
 
 def tokenizer_folder(given: str | Path) -> Path:
-    """Where a tokenizer is that was asked for in place of a checkpoint's own: a folder or a GGUF
-    file.
+    """The location of a requested tokenizer: a folder or a GGUF file.
 
     Raises:
         CheckpointError: there is none.
@@ -119,8 +118,8 @@ def tokenizer_folder(given: str | Path) -> Path:
 
 
 def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
-    """The tokenizer of a checkpoint, or None without one; with ``skip_damaged`` also for one that
-    cannot be read, which is a CheckpointError otherwise."""
+    """The tokenizer of a checkpoint, or None without one; with ``skip_damaged`` also None for one
+    that cannot be read, which otherwise raises CheckpointError."""
     if not has_tokenizer(folder):
         return None
     try:
@@ -132,14 +131,14 @@ def find_tokenizer(folder: Path, skip_damaged: bool) -> Any:
 
 
 def tokenizer_fingerprint(folder: Path) -> str:
-    """Of a tokenizer by itself: a GGUF file counts as a whole."""
+    """Fingerprint of a tokenizer alone; a GGUF file counts as a whole."""
     gguf = find_gguf(folder)
     return hash_files(tokenizer_files(folder) if gguf is None else [gguf])
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint's tokenizer; none for a GGUF file, as the file of the weights holds
-    it."""
+    """The files of a checkpoint's tokenizer; none for a GGUF file, which is the weight file
+    itself."""
     if find_gguf(folder) is not None:
         return []
     return [
@@ -151,8 +150,8 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 
 def save_tokenizer(folder: Path, output_dir: Path) -> None:
-    """Copy the files of a checkpoint's tokenizer, or write those that a GGUF file spells. A
-    tokenizer that cannot be read is left out."""
+    """Copy a checkpoint's tokenizer files, or write those that a GGUF file describes. A tokenizer
+    that cannot be read is left out."""
     if find_gguf(folder) is not None:
         tokenizer = find_tokenizer(folder, skip_damaged=True)
         if tokenizer is not None:
@@ -167,8 +166,8 @@ def save_tokenizer(folder: Path, output_dir: Path) -> None:
 
 
 def _processor_template(folder: Path) -> str | None:
-    """The template in chat_template.json, where a checkpoint of more than text may keep the only
-    one; None without that file."""
+    """The template in chat_template.json, where multimodal checkpoints may keep their only one;
+    None without that file."""
     file = folder / _PROCESSOR_TEMPLATE
     if not file.is_file():
         return None
@@ -180,10 +179,10 @@ def _processor_template(folder: Path) -> str | None:
 
 
 def further_ends(tokenizer: Any, model: ModelConfig) -> dict[int, str]:
-    """The tokens by which a tokenizer ends a text that the model's configs do not name, with their
-    texts: a text ends there as well. They are its EOS, as in vLLM, and special tokens that are
-    known for it, as in llama.cpp; none that the model has no row of logits for, and none of a
-    tokenizer that is None. A model's ends are ``eos_token_ids`` and these."""
+    """Tokens by which a tokenizer ends a text but which the model's configs do not name, with their
+    texts. They are its EOS, as in vLLM, and known end-of-turn tokens, as in llama.cpp; only those
+    with a row of logits, and none if the tokenizer is None. A model's end tokens are
+    ``eos_token_ids`` and these."""
     added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     special = {str(token): i for i, token in added.items() if token.special}
     found = {special[text]: text for text in ends_among(special)}
@@ -195,8 +194,8 @@ def further_ends(tokenizer: Any, model: ModelConfig) -> dict[int, str]:
 
 
 def with_ends(model: ModelConfig, tokenizer: Any) -> tuple[ModelConfig, list[str]]:
-    """A model whose texts end where its tokenizer says as well, and lines about that. All that is
-    said of a checkpoint's ends passes here: see `target_config` and `load_target`."""
+    """A model with the tokenizer's end tokens added, and lines about that. Everything that concerns
+    a checkpoint's end tokens goes through here: see `target_config` and `load_target`."""
     further = further_ends(tokenizer, model)
     if not further:
         return model, []

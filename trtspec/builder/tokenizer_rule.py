@@ -1,8 +1,8 @@
-"""Whether transformers reads a tokenizer by the rule that its own tokenizer.json spells.
+"""Whether transformers reads a tokenizer by the rule that its own tokenizer.json specifies.
 
-Some classes of transformers build their rule (how a text is normalised, cut and put together again)
-themselves and take only the vocabulary from the file. The configs beside it decide which class
-reads a folder, so a text may get other ids than those that the model was trained on.
+Some transformers classes construct the rule (normalising, splitting, decoding) themselves and take
+only the vocabulary from the file. The configs beside it decide which class reads a folder, so a
+text may get other ids than those that the model was trained on.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _TEXTS = (
 
 
 def warn_of_other_rule(tokenizer: Any, folder: Path) -> None:
-    """Log a warning if a tokenizer that was read from a folder has another rule than the
-    tokenizer.json there, with the class and a text that shows it."""
+    """Log a warning if a tokenizer read from a folder follows another rule than the tokenizer.json
+    there, with the class and a text that shows it."""
     file = folder / FILE
     if not file.is_file():
         return
@@ -70,7 +70,8 @@ def warn_of_other_rule(tokenizer: Any, folder: Path) -> None:
 
 
 def _spells(file: Path, backend: Tokenizer) -> bool:
-    """Whether a file spells this very rule, vocabulary aside; most do, and are told at once."""
+    """Whether a file specifies exactly this rule, apart from the vocabulary; true for most, and
+    quick to check."""
     said = json.loads(file.read_text(encoding="utf-8"))
     for step in _STEPS:
         part = getattr(backend, step)
@@ -82,8 +83,8 @@ def _spells(file: Path, backend: Tokenizer) -> bool:
 
 
 def _probes(own: Tokenizer, backend: Tokenizer | None) -> Iterator[str]:
-    """Texts in which rules are likely to differ: kinds of characters, borders of special tokens,
-    and, where only one of the two looks whole words up, all words."""
+    """Texts on which rules are likely to differ: kinds of characters, borders of special tokens,
+    and, if only one of the two looks up whole words, all words."""
     yield from _TEXTS
     kinds = {
         (token.lstrip, token.rstrip, token.normalized, token.special): token.content

@@ -1,4 +1,4 @@
-"""EngineDraft: one draft of an engine folder, and what it was built for."""
+"""EngineDraft: a draft in an engine folder, and what it was built for."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FIRST_DRAFT = "draft"
 
 @dataclass(frozen=True)
 class SpeculationContract:
-    """What a draft inside the folder was built for; (k, D, N) as in the glossary, all maxima, and
-    the paths of a static tree. p_min: see `TreeDecodingConfig.least_probability`; window: what its
-    attention sees, None: all; max_model_len: see `DecodingConfig`; each where nobody asks for
-    another."""
+    """What a draft in the folder was built for: (k, D, N) as in the glossary, all maxima, and the
+    paths of a static tree. Defaults if nobody asks for others: p_min (see
+    `TreeDecodingConfig.least_probability`), window (what its attention sees, None: everything) and
+    max_model_len (see `DecodingConfig`)."""
 
     method: str
     topk: int
@@ -56,17 +56,18 @@ class SpeculationContract:
         return TreeShape(self.topk, self.num_steps, self.num_draft_tokens, self.choices)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, of what limits drafts the limits that there are."""
+        """Plain JSON values; limits of drafts that are not set are left out."""
         limits = ("window", "max_model_len")
         return {k: v for k, v in asdict(self).items() if v is not None or k not in limits}
 
 
 @dataclass(frozen=True)
 class EngineDraft:
-    """One draft of an engine. folder: where its files lie, and its name in the fingerprints.
-    storage: how its checkpoint's weights are quantised that it keeps so; None: it keeps none.
-    weights: how it keeps its weights; None: as the target does. doubts: see `DraftCheckpoint`.
-    vocabulary: by what words its head was cut (`VocabularyAsked`); None: by a file, or not."""
+    """A draft of an engine. folder: where its files are, and its name in the fingerprints. storage:
+    how the quantised weights that it keeps are stored in its checkpoint; None: it keeps none.
+    weights: how it keeps its weights; None: like the target. doubts: see `DraftCheckpoint`.
+    vocabulary: the request (`VocabularyAsked`) by which its head was cut; None: cut by a file, or
+    not at all."""
 
     network: DraftConfig
     speculation: SpeculationContract
@@ -87,18 +88,18 @@ class EngineDraft:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest text that its network was made for; None of one without K/V."""
+        """The longest text that its network was made for, in tokens; None without K/V."""
         decoder = self.network.decoder
         return None if decoder is None else decoder.max_sequence
 
     @property
     def target_layers(self) -> tuple[int, ...]:
-        """The target's layers whose K/V it reads; see `DraftKind`."""
+        """The target layers whose K/V it reads; see `DraftKind`."""
         return self.kind.target_layers(self.network)
 
     @property
     def slots(self) -> int:
-        """Rows that its rollout writes into its cache behind the accepted ones."""
+        """Rows that its rollout writes into its cache after the accepted ones."""
         return self.kind.slots(self.network, self.speculation.tree)
 
     def scratch_states(self, max_batch_size: int) -> int:
@@ -112,13 +113,13 @@ class EngineDraft:
         return self.kind.lookahead(self.network)
 
     def tell_doubts(self, path: Path) -> None:
-        """Warn of a draft, which lies there, that is hardly of use."""
+        """Log warnings about a draft that is likely to be useless."""
         for doubt in self.doubts:
             logger.warning("%s: %s", path, doubt)
 
     def rollout_facts(self, by_pass: bool) -> dict[str, Any] | None:
-        """What a runtime without Python asks of its rollout; None: it runs in Python only.
-        ``by_pass``: see `DraftKind.graphs_for`."""
+        """What a runtime without Python needs to know about its rollout; None: it runs in Python
+        only. ``by_pass``: see `DraftKind.graphs_for`."""
         plain = self.kind.plain(self.network)
         if plain is None:
             return None
@@ -128,7 +129,7 @@ class EngineDraft:
         return own | {"by_pass": by_pass} | asdict(plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain JSON values."""
         parts = {"storage": self.storage, "weights": self.weights}
         own = {name: to_dict(part) for name, part in parts.items() if part is not None}
         return {
@@ -155,5 +156,5 @@ class EngineDraft:
 
 
 def draft_folder_name(index: int) -> str:
-    """The folder of the draft with that index, from 0."""
+    """The folder of the draft with this index, counting from 0."""
     return f"{FIRST_DRAFT}_{index + 1}" if index else FIRST_DRAFT

@@ -1,4 +1,4 @@
-"""What a runtime without Python asks of an engine's networks, worked out when it is built."""
+"""What a runtime without Python needs to know about an engine's networks, computed at build."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OF_DECODERS = ("architecture", "vocab_size", "hidden_size", "eos_token_ids")
 
 
 def network_facts(network: DraftConfig, build: BuildConfig, pass_bytes: int) -> dict[str, Any]:
-    """Plain values for JSON of a target or a draft in a resolved build.
+    """Plain JSON values about a target or draft in a resolved build.
 
     architecture, vocab_size, hidden_size, eos_token_ids: of its decoder; absent without one.
-    caches: the kinds of caches that layers have, each with its ``window`` and ``buffers``, which
-    have ``name``, ``heads``, ``size`` of each, ``dtype`` and ``kind``. layers: for each layer, the
-    index of its cache there; None: it reads that of an earlier one. kv_bytes_per_token: of all
-    caches. pass_bytes: the weights that one pass reads, of experts those of one row.
+    caches: the distinct caches of layers, each with its ``window`` and ``buffers``, which have a
+    ``name``, ``heads``, a ``size`` per head, a ``dtype`` and a ``kind``. layers: for each layer,
+    the index of its cache; None: it reads the cache of an earlier layer. kv_bytes_per_token: of all
+    caches. pass_bytes: the weights that one pass reads; of experts, those of one row.
     """
     decoder = network.decoder
     own = {} if decoder is None else {name: getattr(decoder, name) for name in _OF_DECODERS}

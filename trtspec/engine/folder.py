@@ -69,12 +69,12 @@ TOKENIZER_FOLDER = "tokenizer"
 class EngineConfig:
     """The contents of an engine folder's ``config.json``.
 
-    drafts: the networks that draft; there may be none. speculation: the config by which several
-    methods draft together, with the folders of the drafts as their models. It is None where one
-    method drafts, whose draft says what it was built for, or none. extract_layers: states that the
-    target hands out to be written to files, without a draft; numbered as in `CausalLM`. weights:
-    what the weight files hold, by folder (``target``, ``draft``, ...). They are empty in the plan
-    of an engine, and are left out where plan and engine are compared.
+    drafts: the draft networks, possibly none. speculation: the config by which several methods
+    draft together, naming the drafts' folders as their models; None if at most one method drafts,
+    whose draft records what it was built for. extract_layers: hidden states that the target writes
+    to files, without a draft; numbered as in `CausalLM`. weights: what the weight files hold, by
+    folder (``target``, ``draft``, ...); empty in a plan, and ignored when plan and engine are
+    compared.
     """
 
     target: ModelConfig
@@ -109,8 +109,8 @@ class EngineConfig:
 
     @property
     def capture_layers(self) -> tuple[int, ...]:
-        """The hidden states that the target hands out: to its drafts, or to be written. Each draft
-        reads a run of them, so a layer may come twice."""
+        """The layers whose hidden states the target outputs, for its drafts or for files. Each
+        draft reads a contiguous run of them, so a layer may occur twice."""
         layers = self.extract_layers
         for draft in self.drafts:
             if _find_run(layers, draft.network.capture_layers) is None:
@@ -129,13 +129,13 @@ class EngineConfig:
         return weight_bytes(network, self.formats_of(draft), self.build)
 
     def pass_bytes(self, draft: EngineDraft | None = None) -> PassBytes:
-        """Those that one pass of the target, or of one of its drafts, reads."""
+        """Bytes that one pass of the target, or of one of its drafts, reads."""
         network = self.target if draft is None else draft.network
         return read_bytes(network, self.formats_of(draft), self.build)
 
     def states_of(self, draft: EngineDraft) -> slice | None:
-        """The part of the target's states, in a row of those that it hands out, that a draft reads;
-        None if the draft reads all of them, or none."""
+        """The part of each row of the target's captured hidden states that a draft reads; None if
+        it reads all of them, or none."""
         layers = draft.network.capture_layers
         if not layers or layers == self.capture_layers:
             return None
@@ -146,7 +146,7 @@ class EngineConfig:
 
     @property
     def speculative_rows(self) -> int:
-        """Most rows behind a request's committed tokens: those verified, or those of a rollout."""
+        """Most rows after a request's committed tokens: those verified, or those of a rollout."""
         rows = [DEFAULT_TREE_ROWS, self.speculation.num_rows if self.speculation else 0]
         for draft in self.drafts:
             rows += [draft.speculation.num_draft_tokens, 1 + draft.slots]
@@ -154,8 +154,8 @@ class EngineConfig:
 
     @property
     def layout(self) -> CacheLayout:
-        """How its caches lie. Block tables reach past max_seq_len by the rows that a step writes
-        before it accepts them; a slot reaches further by as many rows of padding."""
+        """The layout of its caches. Block tables extend beyond max_seq_len by the rows that a step
+        writes before it accepts them; a slot extends further by as many rows of padding."""
         assert self.build.max_seq_len is not None, "a written engine has a resolved max_seq_len"
         rows = self.speculative_rows
         tokens, mask_words = self.build.max_seq_len + rows, -(-rows // 64)
@@ -168,7 +168,7 @@ class EngineConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         together = self.speculation
         facts = {TARGET: network_facts(self.target, self.build, self.pass_bytes().expected(1))}
         for draft in self.drafts:
@@ -189,7 +189,8 @@ class EngineConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EngineConfig:
-        """The inverse of `to_dict`, also after JSON; KeyError or ConfigError for other content."""
+        """The inverse of `to_dict`, also after a round trip through JSON; KeyError or ConfigError
+        for other content."""
         drafts = tuple(map(EngineDraft.from_dict, data["drafts"]))
         speculation = parse_speculative_config(data["speculation"])
         if len(drafts) > 1 and (speculation is None or len(speculation.members) < len(drafts)):
@@ -218,8 +219,8 @@ class EngineConfig:
         it.
 
         Raises:
-            EngineError: no or unreadable config, another format version, a device that this
-                machine lacks, or an environment that the compiled code does not fit.
+            EngineError: the config is missing or unreadable, has another format version, needs a
+                device that this machine lacks, or was compiled for another environment.
             ConfigError: a package that runs the folder's engines is missing.
         """
         data = _read_json(folder / CONFIG_NAME)
@@ -258,13 +259,13 @@ class EngineConfig:
 
 
 def _find_run(layers: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
-    """The index in ``layers`` from which on ``wanted`` lies in it; None: nowhere."""
+    """The index at which ``wanted`` begins in ``layers``; None: nowhere."""
     starts = range(len(layers) - len(wanted) + 1)
     return next((i for i in starts if layers[i : i + len(wanted)] == wanted), None)
 
 
 def is_engine_folder(path: Path) -> bool:
-    """True for a folder whose config.json is an engine's, of whatever format version."""
+    """True for a folder whose config.json is an engine's, of any format version."""
     try:
         return "format_version" in _read_json(path / CONFIG_NAME)
     except EngineError:
@@ -272,8 +273,8 @@ def is_engine_folder(path: Path) -> bool:
 
 
 def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """Read a weight file into memory, or onto a GPU. In memory, all readers of the file have the
-    same tensors: nobody writes to them."""
+    """Read a weight file into memory, or onto a GPU. In memory, all readers of the file share the
+    same tensors, to which nobody writes."""
     try:
         version = _version(path)
         with safe_open(path, framework="pt", device=device) as file:
@@ -286,7 +287,7 @@ def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """Tells files apart, and a file from what is written in its place later."""
+    """Identifies a file and its content, so that a file later written in its place differs."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

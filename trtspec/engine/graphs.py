@@ -1,4 +1,4 @@
-"""The graphs of an engine, as its backend is told of them: an `EngineShape`."""
+"""The graphs of an engine, described to its backend as an `EngineShape`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from trtspec.speculative.draft_kind import Built
 MODEL = "model.pt2"
 """The target's graph over paged caches."""
 REPLAY = "replay.pt2"
-"""That of a target that keeps states, for accepted drafts."""
+"""The graph of a target with recurrent states that replays accepted drafts."""
 
 
 def engine_shape(engine: EngineConfig) -> EngineShape:
-    """What a backend needs to know of an engine."""
+    """What a backend needs to know about an engine."""
     build, drafts = engine.build, engine.drafts
     assert build.max_seq_len is not None and build.max_num_tokens is not None, "it is resolved"
     return EngineShape(
@@ -77,7 +77,7 @@ def _target_shape(engine: EngineConfig) -> NetworkShape:
 
 
 def draft_shape(engine: EngineConfig, draft: EngineDraft) -> NetworkShape:
-    """A draft of an engine."""
+    """What it needs to know about one of its drafts."""
     make, kind, network = partial(draft_module, engine, draft), draft.kind, draft.network
     built = Built(built_dtype(engine), engine.layout, draft.speculation.tree)
     graphs = []
@@ -90,7 +90,7 @@ def draft_shape(engine: EngineConfig, draft: EngineDraft) -> NetworkShape:
 
 
 def engine_graphs(engine: EngineConfig) -> dict[str, Graph]:
-    """The graphs of an engine folder by their artifacts, relative to it."""
+    """The graphs of an engine folder, by artifact path relative to it."""
     return {graph.file: graph for graph in engine.backend.graphs(engine_shape(engine))}
 
 
@@ -100,7 +100,7 @@ def graph_names(engine: EngineConfig) -> list[str]:
 
 
 def draft_of(engine: EngineConfig, graph: Graph) -> EngineDraft | None:
-    """The draft that a graph belongs to; None for the target's."""
+    """The draft that a graph belongs to; None for the target's graphs."""
     return next((draft for draft in engine.drafts if draft.folder == graph.folder), None)
 
 
@@ -125,19 +125,19 @@ def draft_module(engine: EngineConfig, draft: EngineDraft) -> nn.Module:
 
 
 def draft_constants(draft: EngineDraft) -> dict[str, Tensor]:
-    """The index tensors that a static tree's rollout needs beside the weights."""
+    """Index tensors that a static tree's rollout needs in addition to the weights."""
     levels = draft.kind.levels(draft.speculation.tree)
     return {f"{LEVELS}{name}": tensor for name, tensor in levels.state_dict().items()}
 
 
 def own_state(module: nn.Module) -> dict[str, Tensor]:
-    """The ``state_dict`` of a draft without the tensors that it borrows."""
+    """The ``state_dict`` of a draft without borrowed tensors."""
     return {k: v for k, v in module.state_dict().items() if BORROWED not in k}
 
 
 def whole_state(module: nn.Module, target: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with copies of what it borrows, of the target checkpoint's tensors: where the target
-    alone is split over ranks, none of them has it."""
+    """The same, with copies of borrowed tensors from the target's checkpoint: if only the target is
+    split over ranks, no rank has them whole."""
     for part in module.modules():
         if isinstance(part, TargetParts):
             part.load(target)
@@ -147,12 +147,12 @@ def whole_state(module: nn.Module, target: Mapping[str, Tensor]) -> dict[str, Te
 def with_borrowed(
     module: nn.Module, weights: Mapping[str, Tensor], target: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """A draft's own weights, and those that it borrows from its target."""
+    """A draft's own weights and those that it borrows from its target."""
     names = [name for name in module.state_dict() if BORROWED in name and name not in weights]
     return {**weights, **{name: target[name.rpartition(BORROWED)[2]] for name in names}}
 
 
 def built_dtype(engine: EngineConfig) -> torch.dtype:
-    """The dtype that the models of an engine compute in."""
+    """The dtype in which an engine's models compute."""
     dtype: torch.dtype = getattr(torch, engine.build.dtype)
     return dtype

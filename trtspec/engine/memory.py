@@ -1,4 +1,4 @@
-"""Bytes that a model takes, from its configuration alone, and where its weights lie."""
+"""Bytes that a model takes, computed from its configuration, and where its weights are placed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtspec.speculative.registry import draft_kinds
 
 _ALIGNMENT = 64  # of a weight, in bytes
 _MEMORY: WeakValueDictionary[Hashable, mmap.mmap] = WeakValueDictionary()
-"""Of the sources whose tensors live."""
+"""Large-page memory of sources whose tensors are alive."""
 
 
 def element_bytes(dtype: str) -> int:
@@ -35,31 +35,31 @@ def element_bytes(dtype: str) -> int:
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: str) -> int:
-    """Bytes of all caches for one token, in a network of that dtype."""
+    """Bytes of all caches per token, in a network of this dtype."""
     return cache_row_bytes(model, getattr(torch, dtype), "paged")
 
 
 def bytes_per_state(model: ModelConfig, dtype: str) -> int:
-    """Bytes of the state of a request, in a network of that dtype; 0: it keeps none."""
+    """Bytes of a request's recurrent state, in a network of this dtype; 0 if there is none."""
     return cache_row_bytes(model, getattr(torch, dtype), "slot")
 
 
 def state_bytes(model: ModelConfig, dtype: str, num_states: int, max_rows: int) -> int:
-    """Bytes of so many states, and of what calls of so many rows leave for them; see
+    """Bytes of that many states, and of the step buffers for calls of that many rows; see
     `KVTensors`."""
     a_row = cache_row_bytes(model, getattr(torch, dtype), "step")
     return num_states * bytes_per_state(model, dtype) + max_rows * a_row
 
 
 def weight_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> int:
-    """Bytes of the weights of a resolved build, norms and biases left out; experts that a pass does
-    not read included. ``model`` may be a target too: its config is that of a draft model."""
+    """Bytes of the weights of a resolved build, without norms and biases, but with experts that a
+    pass does not read. ``model`` may also be a target: its config is that of a draft model."""
     matrices = draft_kinds()[model.kind].matrices(model)
     return matrix_bytes(matrices, formats, getattr(torch, build.dtype))
 
 
 def read_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) -> PassBytes:
-    """What one pass of a resolved build reads of the weights, norms and biases left out."""
+    """Bytes of weights that one pass of a resolved build reads, without norms and biases."""
     matrices = draft_kinds()[model.kind].matrices(model)
     return pass_bytes(matrices, formats, getattr(torch, build.dtype), build.device)
 
@@ -67,11 +67,11 @@ def read_bytes(model: DraftConfig, formats: NetworkFormats, build: BuildConfig) 
 def in_large_pages(
     weights: Mapping[str, Tensor], source: Hashable | None = None
 ) -> dict[str, Tensor]:
-    """Copies of a CPU's tensors in pages of 2 MiB, where the system has such. A mapped file has
-    small pages only, and a processor that reads all weights for each token spends a good part of
-    its time looking up their addresses. They lie at the memory nodes of the threads that read them
-    (`copy_to_nodes`). As long as tensors of a ``source`` live, further ones of it lie in the same
-    memory: engines of one folder share their weights."""
+    """Copies of CPU tensors in 2 MiB pages, where the system supports them. A mapped file has small
+    pages only, and a processor that reads all weights for each token then spends much of its time
+    on address translation. The copies are placed at the memory nodes of the threads that read them
+    (`copy_to_nodes`). While tensors of a ``source`` are alive, further requests share their memory,
+    so engines of one folder share their weights."""
     sizes = {name: -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for name, tensor in weights.items()}
     if not any(sizes.values()):
         return dict(weights)

@@ -1,4 +1,4 @@
-"""Open the sessions of an engine folder."""
+"""Opens the sessions of an engine folder."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from trtspec.ops.collectives import RankGroup
 from trtspec.speculative.draft_kind import DRAFT_ROLLOUT
 
 WeightReader = Callable[[str, str], dict[str, Tensor]]
-"""Gives the weights of a network, by its folder in the engine's, on a device."""
+"""Returns the weights of a network, named by its folder within the engine's, on a device."""
 
 
 @dataclass(frozen=True)
 class OpenDraft:
-    """A draft's plan, its sessions by the names of its graphs, and how often a call of its rollout
-    passes over the draft's weights."""
+    """A draft's plan, its sessions by graph name, and how often a call of its rollout passes over
+    the draft's weights."""
 
     plan: EngineDraft
     sessions: dict[str, Session]
@@ -55,7 +55,7 @@ class OpenSessions:
 
 
 def verifies(engine: EngineConfig) -> bool:
-    """Whether the target's session samples and accepts, see `Backend.verifies`."""
+    """Whether the target's session samples and accepts; see `Backend.verifies`."""
     return engine.backend.verifies(engine_shape(engine))
 
 
@@ -67,10 +67,10 @@ def open_sessions(
     read: WeightReader | None = None,
     group: RankGroup | None = None,
 ) -> OpenSessions:
-    """The target of an engine folder and the given ``drafts`` of it, in their order. What drafts
-    borrow of the target is the target's own memory. ``graph_batches``: see `Backend.open`.
-    ``read``: in place of the folder's weight files. ``group``: of a target, and of drafts, that are
-    split over ranks, of which this process is one.
+    """Open the target of an engine folder and the given ``drafts``, in order. What drafts borrow
+    from the target shares the target's memory. ``graph_batches``: see `Backend.open`. ``read``:
+    replaces the folder's weight files. ``group``: the ranks that target and drafts are split over,
+    to which this process belongs.
 
     Raises:
         EngineError: weights or artifacts are missing, damaged or do not fit.
@@ -101,7 +101,7 @@ def open_sessions(
 
 
 def rank_weights(network: Path, rank: int) -> Path:
-    """The file of the weights that a rank has of the network in a folder."""
+    """The file with a rank's weights of the network in a folder."""
     return network / (f"rank{rank}-{WEIGHTS_NAME}" if rank else WEIGHTS_NAME)
 
 

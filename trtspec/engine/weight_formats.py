@@ -1,4 +1,4 @@
-"""Which weight formats the networks of an engine have."""
+"""The weight formats of an engine's networks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def draft_formats(
     build: BuildConfig,
     weights: DraftWeights | None = None,
 ) -> NetworkFormats:
-    """How a draft keeps its weights: as ``weights`` says, or as its target does; those stay as they
-    are that ``storage`` names."""
+    """How a draft keeps its weights: as ``weights`` says, otherwise like its target; those named by
+    ``storage`` stay as they are."""
     own = network_formats(build if weights is None else weights.within(build), storage)
     of_target = target_formats(target, build)
     return replace(
@@ -40,7 +40,7 @@ def draft_formats(
 
 
 def network_formats(build: BuildConfig, storage: NetworkStorage | None) -> NetworkFormats:
-    """How a network of a resolved build keeps its weights. The ops for CPUs read floats in panels;
-    other libraries want plain floats."""
+    """How a network of a resolved build keeps its weights. The CPU ops read floats in panels; other
+    libraries need plain floats."""
     runs_ops = backend_named(build.backend).runs_ops
     return formats_of(build, build.device == "cpu" and runs_ops, storage)

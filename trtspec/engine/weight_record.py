@@ -1,4 +1,4 @@
-"""What the weight files of an engine folder hold: recorded when they are written, and checked
+"""The contents of an engine folder's weight files, recorded when they are written and checked
 before they are read."""
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ def record_weights(path: Path) -> WeightRecord:
 
 
 def check_weights(path: Path, recorded: WeightRecord) -> None:
-    """Refuse a weight file whose header differs from the record. Compiled engines are handed
-    weights by name alone, and would read past the end of a smaller tensor.
+    """Refuse a weight file whose header differs from the record. Compiled engines take weights by
+    name, unchecked, and would read past the end of a smaller tensor.
 
     Raises:
-        EngineError: it cannot be read, or holds other tensors; the tensor and both values are
-            named.
+        EngineError: it cannot be read or holds other tensors; the tensor and both values are named.
     """
     found = record_weights(path)
     wrong = [name for name in recorded if found.get(name) != recorded[name]]
