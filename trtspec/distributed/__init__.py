@@ -1,1 +1,1 @@
-"""Networks that are split over processes."""
+"""Networks split over processes."""

@@ -11,8 +11,9 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def keep_to_share(rank: int, ranks: int) -> None:
-    """Keep the calling thread, and threads that it starts from now on, to the rank's share of the
-    cores that it may run on now. With fewer cores than ranks it stays free: they take turns."""
+    """Restrict the calling thread, and threads that it starts later, to the rank's share of the
+    cores that it may use now. With fewer cores than ranks there is no restriction: ranks share
+    them."""
     cores = sorted(os.sched_getaffinity(0), key=_place)
     share = len(cores) // ranks
     if share:
@@ -20,8 +21,8 @@ def keep_to_share(rank: int, ranks: int) -> None:
 
 
 def _place(cpu: int) -> tuple[int, ...]:
-    """Where a processor lies: of its socket, of its core there. So a rank has whole cores, of one
-    socket where they divide, and none shares a core with another."""
+    """A processor's location: its socket, and its core there. So a rank gets whole cores, of one
+    socket where they divide evenly, and shares none with another rank."""
     folder = _CPUS / f"cpu{cpu}" / "topology"
     try:
         socket, core = (
@@ -34,7 +35,7 @@ def _place(cpu: int) -> tuple[int, ...]:
 
 @contextmanager
 def kept_to_share(rank: int, ranks: int) -> Iterator[None]:
-    """The same for a while."""
+    """The same as a context manager."""
     before = os.sched_getaffinity(0)
     keep_to_share(rank, ranks)
     try:

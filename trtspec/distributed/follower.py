@@ -17,7 +17,7 @@ Calls = Mapping[str, Callable[[Any], object]]
 
 
 class Follower:
-    """This process as a rank. It ends when rank 0 is gone, even while a call waits for that: a
+    """This process as a rank. It exits when rank 0 is gone, even while a call waits for rank 0: a
     follower has nothing to save."""
 
     def __init__(self, memory: int, channel: Channel, rank: int, ranks: int) -> None:
@@ -29,12 +29,12 @@ class Follower:
 
     @classmethod
     def of(cls, argument: str) -> Follower:
-        """That which `Followers` started with this argument."""
+        """The follower that `Followers` started with this argument."""
         memory, end, rank, ranks = json.loads(argument)
         return cls(memory, Channel.inherited(end), rank, ranks)
 
     def follow(self, calls: Calls) -> None:
-        """Do what rank 0 says, in its order, until it is gone."""
+        """Do what rank 0 says, in order, until it is gone."""
         while True:
             try:
                 name, given = self._channel.receive()

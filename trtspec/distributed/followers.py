@@ -26,14 +26,14 @@ JOIN = "join"
 """What followers know by it: `DeviceGroup.over` the store at a port."""
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _SECONDS_TO_END = 5.0
-"""How long a follower may take to end before it is killed: it may hang in the kernel."""
+"""How long a follower may take to exit before it is killed: it may hang in the kernel."""
 
 
 class Followers:
-    """The ranks but the first, each a process. Ends them when it is closed; they end by themselves
+    """The ranks other than the first, each a process. Closing it ends them; they end by themselves
     when this process is gone.
 
-    group: what rank 0 has of the group. fault: why nothing can be computed any more; None while it
+    group: rank 0's part of the group. fault: why nothing can be computed any more; None while it
     can.
     """
 
@@ -77,7 +77,7 @@ class Followers:
             watch.start()
 
     def meet(self) -> None:
-        """Wait until all followers have opened what is theirs, and meet as well.
+        """Wait until all followers have opened their parts, and join them.
 
         Raises:
             EngineError: one failed, or is gone.
@@ -99,7 +99,7 @@ class Followers:
         self._gpus = DeviceGroup.over(store, 0, ranks)
 
     def tell(self, name: str, given: Any) -> None:
-        """Have each follower do what it knows by that name.
+        """Let each follower do what it knows by that name.
 
         Raises:
             EngineError: see `fault`.
@@ -110,12 +110,12 @@ class Followers:
                 channel.send((name, given))
 
     def check(self) -> None:
-        """EngineError: see `fault`."""
+        """Raise EngineError if there is a `fault`."""
         if self.fault is not None:
             raise EngineError(*self.fault.args)
 
     def fail(self, reason: str) -> EngineError:
-        """The ranks are no longer in step: let all calls fail. The first reason counts."""
+        """The ranks are no longer in step: let all calls fail. The first reason is kept."""
         if self.fault is None:
             self.fault = EngineError(f"{reason}; make a new LLM")
             logger.error("the ranks end: %s", reason)
@@ -157,10 +157,10 @@ class Followers:
 
 
 class LedSession:
-    """A session of rank 0 whose calls all followers repeat, with caches of their own."""
+    """A session of rank 0 whose calls all followers repeat, with their own caches."""
 
     def __init__(self, name: str, session: Session, followers: Followers) -> None:
-        """``name``: of the session among those of a follower."""
+        """``name``: of the session, at the followers."""
         self._name = name
         self._session = session
         self._followers = followers

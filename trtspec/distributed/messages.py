@@ -1,4 +1,4 @@
-"""What rank 0 tells its followers: over a socket of one host, as plain arrays."""
+"""The protocol between rank 0 and its followers: plain arrays over a socket within one host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LENGTH = 8  # bytes that say how many follow
 
 
 class Channel:
-    """One end of a pair of sockets. Values are what pickle takes; tensors arrive on the CPU."""
+    """One end of a socket pair. Values are whatever pickle supports; tensors arrive on the CPU."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -29,7 +29,7 @@ class Channel:
 
     @classmethod
     def inherited(cls, descriptor: int) -> Channel:
-        """The end that a process was given by its parent."""
+        """The end that a process inherited from its parent."""
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:
@@ -37,7 +37,7 @@ class Channel:
         return self._end.fileno()
 
     def send(self, value: Any) -> None:
-        """OSError: the other end is gone."""
+        """Send a value. OSError: the other end is gone."""
         data = io.BytesIO()
         _Pickler(data, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
         length = data.tell().to_bytes(_LENGTH, "little")
@@ -50,19 +50,19 @@ class Channel:
         return pickle.loads(data)
 
     def has_ended(self, within: float | None = None) -> bool:
-        """Whether the other end is gone within so many seconds, whatever comes in meanwhile; None:
+        """Whether the other end is gone within that many seconds, whatever arrives meanwhile; None:
         wait for that."""
         poll = select.poll()
         poll.register(self._end, select.POLLRDHUP)
         return bool(poll.poll(None if within is None else 1000 * within))
 
     def shut(self) -> None:
-        """End the connection, for all that hold one of its ends."""
+        """End the connection, for all processes that hold one of its ends."""
         with suppress(OSError):  # it ended already
             self._end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of this end; the connection goes on where another process holds it."""
+        """Close this end; the connection goes on if another process holds it."""
         self._end.close()
 
     def _read(self, count: int) -> bytes:
@@ -76,7 +76,7 @@ class Channel:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as arrays of numpy: torch's own way takes ten times as long for small ones."""
+    """Sends tensors as numpy arrays: torch's own way takes ten times as long for small ones."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):

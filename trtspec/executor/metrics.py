@@ -1,7 +1,7 @@
-"""Every figure about speculation, computed in one place from one histogram, and engine timings.
+"""All figures about speculation, computed in one place from one histogram, and engine timings.
 
 Definitions (the same in Python, server and C++): a *step* is one target verification of one
-request. It emits its accepted drafts and one token more, the target's own, unless the text ended
+request. It emits its accepted drafts and one more token, the target's own, unless the text ended
 before; so accepted drafts = emitted tokens - 1, counted on emitted tokens only.
 """
 
@@ -21,9 +21,9 @@ class SpeculativeMetrics:
     """Counts over verify steps, of one request or of many merged.
 
     `histogram[a]` is the number of steps that accepted a draft tokens; the token sampled by a
-    prefill is not a step. `num_draft_tokens_per_source[s]` are the draft tokens that source s of a
-    union proposed, its member s, and `num_accepted_tokens_per_source` those of them that were
-    accepted; of any other drafter all are of source 0. What processors force is of none.
+    prefill is not a step. `num_draft_tokens_per_source[s]` counts the draft tokens proposed by
+    source s, the member s of a union, and `num_accepted_tokens_per_source` how many of them were
+    accepted; other drafters are source 0. Tokens that processors force belong to none.
     """
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class SpeculativeMetrics:
         drafted_depth: int | None = None,
         by_source: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
-        """One step: tokens emitted (1 or more), nodes verified, depth of the deepest of them
-        (left out: a chain), how many of these each source proposed and had accepted (left out: all
-        are of the first)."""
+        """Record one step: tokens emitted (1 or more), nodes verified, depth of the deepest one
+        (default: a chain), and how many of them each source proposed and had accepted (default: all
+        belong to the first)."""
         depth = drafted_nodes if drafted_depth is None else drafted_depth
         assert 1 <= emitted <= depth + 1 and depth <= drafted_nodes, (emitted, depth, drafted_nodes)
         _count(self.histogram, emitted - 1)
@@ -114,7 +114,7 @@ class SpeculativeMetrics:
 
     @property
     def acceptance_rate_per_pos(self) -> list[float]:
-        """Unconditional: accepted at that depth per step that drafted so deep."""
+        """Unconditional: accepted at that depth per step that drafted to that depth."""
         pairs = zip(self.num_accepted_tokens_per_pos, self.num_drafts_per_pos, strict=True)
         return [accepted / drafts for accepted, drafts in pairs]
 
@@ -129,7 +129,7 @@ class SpeculativeMetrics:
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it under the names of `LLM.get_metrics()`."""
+        """All figures, under the names of `LLM.get_metrics()`."""
         return {
             "acceptance_length": self.acceptance_length,
             "acceptance_rate": self.acceptance_rate,
@@ -148,8 +148,8 @@ class SpeculativeMetrics:
 
 
 class EngineClock(Protocol):
-    """What is read of an engine: its calls, the seconds spent in them, the bytes of weights and of
-    K/V that they had to read, and the texts that became too long for it."""
+    """What is read from an engine: its calls, the seconds spent in them, the bytes of weights and
+    K/V that they had to read, and texts that became too long for it."""
 
     @property
     def num_calls(self) -> int: ...
@@ -197,16 +197,16 @@ class Use:
 
     @property
     def host_seconds(self) -> float:
-        """What was spent outside the engines."""
+        """Time outside the engines."""
         return max(self.seconds - self.target_seconds - self.draft_seconds, 0.0)
 
 
 class ExecutorMetrics:
-    """Figures of a whole executor: verify steps per request and in all, where time went, and what
+    """Figures of a whole executor: verify steps per request and in total, where time went, and what
     was read.
 
-    Steps in which every request generated are counted apart as *verify steps*: prefills, which are
-    limited by arithmetic, are no measure of how near a step comes to the memory's speed.
+    Steps in which every request generated are counted separately as *verify steps*: prefills are
+    compute-bound, so they do not show how close a step comes to the memory's bandwidth.
     """
 
     def __init__(
@@ -216,9 +216,9 @@ class ExecutorMetrics:
         overlap: Overlap | None = None,
         drafter: Drafter | None = None,
     ) -> None:
-        """``target`` and ``drafts``: the engines that the executor drives; their own counts are
-        reported. Left out (for tests): no engine, so that all time is the host's. ``overlap``: what
-        does other work while they run. ``drafter``: what reports on its drafts."""
+        """``target`` and ``drafts``: the engines that the executor drives, whose own counts are
+        reported; without them (in tests) all time is the host's. ``overlap``: runs other work
+        beside them. ``drafter``: reports on its drafts."""
         self.total = SpeculativeMetrics()
         self.num_engine_steps = 0
         self.num_failed_steps = 0
@@ -243,8 +243,8 @@ class ExecutorMetrics:
         self._began = self._now()
 
     def end_step(self, verifies: bool, failure: TrtspecError | None = None) -> None:
-        """The step begun last ends; ``verifies``: every request in it generated. ``failure``: why
-        the step as a whole came to nothing; what fails one request of many is none."""
+        """The current step ends; ``verifies``: every request in it generated. ``failure``: why the
+        step failed as a whole; the failure of a single request does not count."""
         used = self._now() - self._began
         self.num_engine_steps += 1
         self._step_seconds += used.seconds
@@ -259,11 +259,11 @@ class ExecutorMetrics:
             self._verify += used
 
     def record_preemptions(self, number: int) -> None:
-        """So many requests lost their blocks, to be computed again."""
+        """That many requests were preempted and will be recomputed."""
         self.num_preemptions += number
 
     def record_prefix(self, queried: int, found: int) -> None:
-        """A request of ``queried`` prompt tokens begins on ``found`` of them, out of the caches."""
+        """A request with ``queried`` prompt tokens begins on ``found`` of them from the caches."""
         self.num_prefix_cache_queries += queried
         self.num_prefix_cache_hits += found
 
@@ -285,7 +285,7 @@ class ExecutorMetrics:
             metrics.record(emitted, drafted_nodes, drafted_depth, by_source)
 
     def of(self, request_id: int) -> SpeculativeMetrics:
-        """The live figures of one request; empty ones for a request without verify steps."""
+        """The live figures of one request; empty for a request without verify steps."""
         return self._requests.setdefault(request_id, SpeculativeMetrics())
 
     def release(self, request_id: int) -> None:

@@ -15,18 +15,18 @@ Work = Callable[[], None]
 
 
 class Overlap:
-    """Does work beside the first engine call of what it is given, and is done before that returns.
+    """Does work beside the first engine call of a step, and finishes it before returning.
 
-    Engines announce their calls (`CountedEngine.before_call`). The thread that makes them stays the
-    same, as the threads that share kernels are its own; work is done by another one, which wakes
-    when a call begins: before, the two would only wait for the interpreter's lock in turns.
+    Engines announce their calls (`CountedEngine.before_call`). Calls are always made by the same
+    thread, since the kernels' thread pool belongs to it; the work is done by another one, woken
+    when a call begins: earlier the two would only compete for the interpreter's lock.
 
-    seconds: what the work took, waited_seconds: what of it was left when the calls had returned.
+    seconds: time of the work; waited_seconds: how much of it was left when the calls had returned.
     """
 
     def __init__(self, calls_wait: bool) -> None:
-        """``calls_wait``: engine calls return when they are done. Otherwise, as on CUDA, work needs
-        no other thread: it is done when the calls have been started."""
+        """``calls_wait``: engine calls return when they are done. Otherwise, as on CUDA, no other
+        thread is needed: the work is done after the calls were started."""
         self.seconds = 0.0
         self.waited_seconds = 0.0
         self._calls_wait = calls_wait
@@ -36,7 +36,7 @@ class Overlap:
         self._thread: threading.Thread | None = None
 
     def during(self, calls: Callable[[], T], work: Work) -> T:
-        """What ``calls`` returns, once ``work`` is done as well; what either raises."""
+        """The result of ``calls``, once ``work`` is done too; raises what either raises."""
         self._offered = work
         try:
             result = calls()
@@ -45,7 +45,7 @@ class Overlap:
         return result
 
     def begin(self) -> None:
-        """An engine call begins, on the thread that `during` was called from."""
+        """An engine call begins, on the thread that called `during`."""
         if self._offered is None or not self._calls_wait:
             return
         if self._thread is None:
@@ -55,7 +55,7 @@ class Overlap:
         self._offered = None
 
     def close(self) -> None:
-        """End the thread; no work is under way."""
+        """End the thread, while no work is under way."""
         if self._thread is not None:
             self._begun.put(None)
             self._thread.join()

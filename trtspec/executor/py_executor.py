@@ -36,9 +36,9 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class LaunchedStep:
-    """A step whose engine calls have begun, as `PyExecutor.collect` needs it. failure: why nothing
-    came of it; then there is no verification. lag: how many others may be launched before it is
-    collected; above 0 the device takes it by itself."""
+    """A step whose engine calls have begun, for `PyExecutor.collect`. failure: why it could not be
+    launched; then there is no verification. lag: how many others may be launched before it is
+    collected; above 0 the step runs on the device alone."""
 
     plan: StepPlan
     verification: Verification | None = None
@@ -47,11 +47,11 @@ class LaunchedStep:
 
 
 class PyExecutor:
-    """Continuous batching with speculation over one target engine and any `Drafter`.
+    """Continuous batching with speculation, over one target engine and any `Drafter`.
 
     A step has two halves: `launch` starts the engine calls of a plan, `collect` waits for their
-    result. What does not depend on these can be done between the two. With a lag up to so many
-    further steps are launched before, and a result says what counts by then.
+    result. Independent work can be done in between. With a lag, up to that many further steps are
+    launched before a step is collected, whose result is then cut to what still counts.
 
     Not thread-safe: one thread calls everything.
     """
@@ -68,16 +68,16 @@ class PyExecutor:
         resident: ResidentEngine | None = None,
         lag: int = 0,
     ) -> None:
-        """``metrics``: with the engines to report on; left out, none of them is. ``overlap``: to
-        which the engines announce their calls; left out, nothing is done meanwhile.
+        """``metrics``: knows the engines to report on; by default none. ``overlap``: the engines
+        announce their calls to it; by default nothing is done meanwhile.
 
-        ``meanwhile``, to be set, is what `step` does between the halves where it ``overlaps``: on
-        another thread perhaps, which may `add` requests and call nothing else here. What it raises
-        `step` raises, which then comes to nothing: its requests must be aborted.
+        ``meanwhile``, an attribute to be set, is called by `step` between the halves if it
+        ``overlaps``, possibly on another thread; it may `add` requests and call nothing else here.
+        If it raises, so does `step`, whose result is lost: the step's requests must be aborted.
 
         ``resident``: the target as an engine that advances by itself; ``lag``: how many of its
-        steps are in flight while another is launched. 0: each step is taken by ``target``.
-        ConfigError for a lag without such an engine.
+        steps are in flight while another is launched. 0: every step runs on ``target``. ConfigError
+        for a lag without such an engine.
         """
         if lag and resident is None:
             raise ConfigError(
@@ -111,12 +111,12 @@ class PyExecutor:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that hold none yet, or lost theirs."""
+        """Requests that hold none yet, or were preempted."""
         return self._scheduler.num_waiting
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of the blocks that nobody else could have now, of the fullest cache; 0 to 1."""
+        """Share of the blocks that are unavailable to others now, in the fullest cache; 0 to 1."""
         return self._resources.usage
 
     def add(self, request: Request, stop: StopChecker) -> None:
@@ -136,13 +136,14 @@ class PyExecutor:
 
     @property
     def overlaps(self) -> bool:
-        """Whether `meanwhile` is called while the engine calls of a step run."""
+        """Whether `meanwhile` is called while a step's engine calls run."""
         return self._overlap is not None
 
     def step(self) -> list[StepOutput]:
         """Run one step: schedule and reserve, draft, verify, accept, commit, emit. With a lag: the
-        first half of one, then the second of an earlier one; either may be left out. Where a policy
-        cannot order the requests that wait, these fail instead, and the others go on next time."""
+        first half of one step, then the second half of an earlier one; either may be missing. If
+        the admission policy fails, the waiting requests fail, and the others go on in the next
+        step."""
         try:
             plan = self.plan()
         except OrderError as error:
@@ -157,13 +158,13 @@ class PyExecutor:
         return [] if launched is None else self.collect(launched)
 
     def close(self) -> None:
-        """End the thread that overlaps, if there is one."""
+        """End the overlapping thread, if there is one."""
         self.meanwhile = _nothing
         if self._overlap is not None:
             self._overlap.close()
 
     def plan(self) -> StepPlan:
-        """Begin a step: choose its rows, reserve their blocks. Empty if what is in flight is to be
+        """Begin a step: choose its rows and reserve their blocks. Empty if steps in flight must be
         collected first. OrderError: see `schedule`."""
         self.metrics.start_step()
         if self._resident is not None and self._must_wait(self._resident):
@@ -178,7 +179,7 @@ class PyExecutor:
         return plan
 
     def launch(self, plan: StepPlan) -> LaunchedStep:
-        """Draft, and start the target's call over the rows of the plan and its drafts."""
+        """Draft, and start the target's call over the plan's rows and drafts."""
         try:
             for request in plan.preempted:
                 self._release(request.id)
@@ -195,7 +196,7 @@ class PyExecutor:
             return LaunchedStep(plan, failure=_step_failure(plan, error))
 
     def collect(self, launched: LaunchedStep) -> list[StepOutput]:
-        """Read the result, accept, commit and emit; nothing of requests that ended since."""
+        """Read the result, accept, commit and emit; requests that ended meanwhile are ignored."""
         plan, failure = launched.plan, launched.failure
         requests = [item.request for item in plan.items if not item.request.is_finished]
         outputs: list[StepOutput] = []
@@ -215,7 +216,7 @@ class PyExecutor:
         return outputs
 
     def _begin(self, plan: StepPlan) -> LaunchedStep | None:
-        """Launch a step, unless its plan is empty; the one that is to be collected now, if any."""
+        """Launch a step unless its plan is empty; returns the step to collect now, if any."""
         in_flight = self._in_flight
         if plan.items or not in_flight:
             launched = self.launch(plan)
@@ -227,14 +228,14 @@ class PyExecutor:
         return in_flight.popleft()
 
     def _must_wait(self, resident: ResidentSteps) -> bool:
-        """Whether all that is in flight is to be collected before another step is planned: as that
-        needs the host, or as the requests of one that could not be launched end with it."""
+        """Whether everything in flight must be collected before another step is planned: because
+        that step needs the host, or because a launch failed and its requests end."""
         needs_host = resident.next_needs_host()
         in_flight = self._in_flight
         return bool(in_flight) and (needs_host or in_flight[-1].failure is not None)
 
     def _refuse_waiting(self, error: OrderError) -> list[StepOutput]:
-        """Fail the requests that could not be put in order."""
+        """Fail the requests that could not be ordered."""
         logger.error("the requests that wait are refused", exc_info=error)
         refused = self._scheduler.waiting
         for request in refused:
@@ -243,7 +244,7 @@ class PyExecutor:
         return [StepOutput(request, error=error) for request in refused]
 
     def _settle(self, launched: LaunchedStep) -> list[StepOutput]:
-        """Extend requests by what the target emits, and bring all caches and the drafter there."""
+        """Extend requests by what the target emits, and update all caches and the drafter."""
         plan, verification = launched.plan, launched.verification
         assert verification is not None, "a step that did not fail was verified"
         result = verification.read()
@@ -302,7 +303,7 @@ class PyExecutor:
         self._release(request_id)
 
     def _release(self, request_id: int) -> None:
-        """The request ended or lost its blocks."""
+        """The request ended or was preempted."""
         self._drafter.release(request_id)
         if self._resident is not None:
             self._resident.forget(request_id)

@@ -1,4 +1,4 @@
-"""ResidentEngine: a target that keeps running requests on its device, and its patches."""
+"""ResidentEngine: a target that keeps running requests on its device, and the patches it gets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trtspec.executor.step.verification import Verification
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A request that the device is to hold from now on, in place of what it held under its id.
+    """A request that the device holds from now on, replacing whatever it held under its id.
 
-    request: its id, sampling options, seed, ends and lengths. tokens: prompt and output so far, the
-    rows of chunks to come among them. committed: rows that are valid in the target's cache.
-    drafted, absent: of each draft cache, see `DraftCache`.
+    request: its id, sampling options, seed, ends and lengths. tokens: prompt and output so far,
+    including prompt chunks to come. committed: valid rows in the target's cache. drafted, absent:
+    for each draft cache, see `DraftCache`.
     """
 
     request: Request
@@ -36,14 +36,12 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What a launch tells the device; all else it knows by itself.
+    """What a launch tells the device; it knows everything else.
 
-    plan: whose rows it feeds, and how many nodes each may have. Of a request that generates,
-    ``start`` is the least that it may be. The blocks are those of ``tables``.
-    removed: ids that it may forget; unknown ones are ignored.
-    entered: before they are fed for the first time.
-    tables: by id, the blocks in the target's cache and in each draft's, int32 [n], where they are
-    others than it was told before.
+    plan: which rows to feed, and how many nodes each request may have. For a generating request
+    ``start`` is its minimum, and blocks are those of ``tables``. removed: ids to forget; unknown
+    ones are ignored. entered: requests, before they are fed for the first time. tables: by id, the
+    block tables in the target's cache and in each draft's, int32 [n], where they have changed.
     """
 
     plan: StepPlan
@@ -53,29 +51,29 @@ class Patch:
 
 
 class ResidentEngine(Protocol):
-    """A target, and what drafts for it, that advance by themselves: lengths, newest tokens, trees,
-    sampling columns, ends and block tables are kept on the device.
+    """A target and its drafts that advance by themselves: lengths, newest tokens, trees, sampling
+    columns, ends and block tables are kept on the device.
 
-    Launches run in their order. Each drafts, verifies, accepts and moves accepted rows behind each
-    other in the target's cache; a request whose text has ended by its tokens emits nothing.
+    Launches run in order. Each drafts, verifies, accepts and compacts accepted rows in the target's
+    cache; a request whose text has ended by its tokens emits nothing.
     """
 
     def launch(self, patch: Patch) -> Any:
-        """Start a step, and return at once what `collect` takes. If it raises, nothing was started;
-        it may have applied the patch, whose requests will be removed."""
+        """Start a step; returns immediately with a handle for `collect`. If it raises, nothing was
+        started, but the patch may have been applied; its requests will be removed."""
         ...
 
     def collect(self, handle: Any) -> StepResult:
-        """Wait for a launched step, the oldest: a value an item of its plan, and the drafts that
-        were verified. What it raises, nothing of the step runs any more."""
+        """Wait for the oldest launched step: a value per item of its plan, and the drafts that were
+        verified. If it raises, nothing of the step is running any more."""
         ...
 
 
 class ResidentSteps:
-    """The steps of a resident engine: which it can take, and with which patches.
+    """The steps of a resident engine: which ones it can take, and their patches.
 
-    A step *needs the host* if drafts are made there, or something of a request: its logits are
-    changed by processors, or it asks for log probabilities. Such steps run one by one.
+    A step *needs the host* if drafts are made there, or if a request's logits are changed by
+    processors or its log probabilities are wanted. Such steps run one by one.
 
     takes_next: whether the device takes the step that was admitted last.
     """
@@ -100,13 +98,13 @@ class ResidentSteps:
         self._removed: set[int] = set()
 
     def next_needs_host(self) -> bool:
-        """Whether the next step needs the host, of what runs already."""
+        """Whether the next step needs the host, judging by the running requests."""
         self._drafts_on_host = self._drafter.needs_host()
         return self._drafts_on_host or bool(self._host_bound)
 
     def admit(self, plan: StepPlan, in_flight: bool) -> StepPlan:
-        """The step, without newcomers that need the host if others are ``in_flight``: they have
-        their blocks, and begin when these are collected."""
+        """The step; if others are ``in_flight``, without new requests that need the host: they keep
+        their blocks, and begin when those are collected."""
         bound = [self._needs_host(item.request) for item in plan.items]
         self._host_bound.update(item.request.id for item in compress(plan.items, bound))
         self.takes_next = in_flight or not (self._drafts_on_host or self._host_bound)
@@ -123,12 +121,12 @@ class ResidentSteps:
         return Verification(plan, lambda: self._collect(handle))
 
     def forget(self, request_id: int) -> None:
-        """The request ended or lost its blocks; unknown ids are ignored."""
+        """The request ended or was preempted; unknown ids are ignored."""
         self._host_bound.discard(request_id)
         self._drop(request_id)
 
     def step_on_host(self, plan: StepPlan) -> None:
-        """The step is taken elsewhere: what the device holds of its requests counts no more."""
+        """The step runs elsewhere, so the device's state of its requests is outdated."""
         for item in plan.items:
             self._drop(item.request.id)
 
@@ -159,8 +157,8 @@ class ResidentSteps:
 
 
 def confirmed(plan: StepPlan, result: StepResult) -> tuple[StepPlan, StepResult]:
-    """What counts of a collected step: without requests whose text has ended since it was launched,
-    by a stop string say, and behind the tokens that each has by now."""
+    """What counts of a collected step: without requests that have ended since it was launched, for
+    example by a stop string, and starting from the tokens that each has now."""
     kept = [i for i, item in enumerate(plan.items) if not item.request.is_finished]
     items = [
         replace(item, start=len(item.request.tokens) - 1) if item.is_generation else item

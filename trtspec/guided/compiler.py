@@ -1,4 +1,4 @@
-"""GrammarCompiler: grammars over one tokenizer, compiled once each."""
+"""GrammarCompiler: compiles grammars for one tokenizer, each once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from trtspec.guided.grammar import grammar_of
 from trtspec.optional import import_optional
 
 _KEPT = 64
-"""Compiled grammars: a service has few schemas, and one takes up to some megabytes."""
+"""How many compiled grammars are kept: a service has few schemas, and each takes up to some
+megabytes."""
 
 _LIMITS = {"initial_lexer_fuel": 2_000_000, "max_lexer_states": 50_000, "verbose_errors": False}
-"""About 40 ms of building a regex, and 100 MB of its states: what needs more blows up. They count
-work, not time, so that the same grammar is refused on every machine."""
+"""About 40 ms of building a regex, and 100 MB of its states: whatever needs more is blowing up.
+They count work, not time, so that the same grammar is refused on every machine."""
 
 _STACK = 512 * 2**20
 """Bytes. The library recurses along references, 8 KB a level, and an overflow ends the process.
-This holds any chain that fits into MAX_GRAMMAR_CHARS; memory is taken only as far as it is used."""
+This suffices for any chain within MAX_GRAMMAR_CHARS; memory is used only as needed."""
 
 _starting = threading.Lock()
 
@@ -44,11 +45,11 @@ class GrammarCompiler:
         self._compiled: OrderedDict[GuidedDecodingParams, Future[Any]] = OrderedDict()
 
     def matcher(self, params: GuidedDecodingParams) -> Any:
-        """A new matcher (of llguidance) at the beginning of a text.
+        """A new llguidance matcher at the beginning of a text.
 
         Raises:
             ConfigError: the library is not installed.
-            RequestError: the grammar is not one, or exceeds a limit; there is no tokenizer, or one
+            RequestError: the grammar is invalid or exceeds a limit; there is no tokenizer, or one
                 that the library cannot read.
         """
         library = import_optional("llguidance", "guided decoding", "trtspec[grammar]")

@@ -1,4 +1,4 @@
-"""grammar_of: options of guided decoding as a grammar of llguidance."""
+"""grammar_of: turns guided decoding options into an llguidance grammar."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.errors import RequestError
 from trtspec.guided.structural_tag import structural_tag
 
 _WHITESPACE = r"[ \t\n\r]{0,20}"
-"""Between tokens of JSON: enough to indent, and an end to a model that writes nothing else."""
+"""Between JSON tokens: enough for indentation, and a limit for models that write nothing else."""
 
 _MAX_GBNF_RULES = 1000
 """The library's reader of GBNF takes up to the square of their number: 1 s for so many, which is

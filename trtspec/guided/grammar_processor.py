@@ -18,10 +18,10 @@ from trtspec.ops.tree import TokenTree
 
 
 class GrammarProcessor(OutputProcessor):
-    """A matcher that stands behind the output, and walks a draft's tree for the masks of its rows.
+    """A matcher positioned after the output, which walks a draft tree for the masks of its rows.
 
-    What a row allows is a function of the tokens before it, so drafts change no text. Where the
-    grammar lets a text end, all tokens that end this request are allowed.
+    What a row allows is a function of the tokens before it, so drafts do not change the text. Where
+    the grammar allows a text to end, all of the request's end tokens are allowed.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class GrammarProcessor(OutputProcessor):
         end_tokens: Sequence[int],
         begins_after: int | None = None,
     ) -> None:
-        """``make_matcher``: gives one at the beginning of a text. ``num_ids``: that it knows, at
-        least ``vocab_size``. ``begins_after``: before this token of output anything may come."""
+        """``make_matcher``: returns one at the beginning of a text. ``num_ids``: ids that it knows,
+        at least ``vocab_size``. ``begins_after``: anything is allowed before this output token."""
         super().__init__(num_prompt_tokens)
         self._make_matcher, self._matcher = make_matcher, make_matcher()
         self._taken: list[int] = []
@@ -86,8 +86,8 @@ class GrammarProcessor(OutputProcessor):
         return list(takewhile(lambda token: token < self._vocab_size, found))
 
     def _walk(self, tree: TokenTree) -> Iterator[tuple[int, bool]]:
-        """The nodes that may come, each while the matcher stands behind it, and whether the grammar
-        has begun there. Ends are none of them: nothing follows one."""
+        """The allowed nodes, each while the matcher is positioned after it, and whether the grammar
+        has begun there. End tokens are excluded, as nothing follows them."""
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(tree.parents.tolist()):
             children.setdefault(parent, []).append(node)
@@ -110,7 +110,7 @@ class GrammarProcessor(OutputProcessor):
         return below(-1, self._begins_after is None)
 
     def _fill(self, row: Tensor) -> bool:
-        """Write what may come where the matcher stands; False: it failed."""
+        """Write what is allowed at the matcher's position; False: it failed."""
         self._matcher.unsafe_compute_mask_ptr(row.data_ptr(), 4 * self._words)
         if self._matcher.is_error():
             return False
@@ -119,8 +119,8 @@ class GrammarProcessor(OutputProcessor):
         return True
 
     def _recover(self) -> bool:
-        """Behind the text again, if the matcher failed on tokens that are only drafted: whether it
-        had not. A failure is for good, so that another takes its place."""
+        """Return to the end of the text if the matcher failed on drafted tokens; whether it had not
+        failed. Failures are permanent, so it is replaced by a new one."""
         if not self._matcher.is_error():
             return True
         self._matcher = self._make_matcher()
@@ -135,7 +135,7 @@ class GrammarProcessor(OutputProcessor):
 
 
 def _bits(tokens: Sequence[int], words: int) -> Tensor:
-    """A packed row that allows these alone."""
+    """A packed row that allows only these."""
     row = torch.zeros(words, dtype=torch.int64)
     for token in tokens:
         if token // BITS < words:

@@ -18,7 +18,8 @@ _MARKS = ("<think>", "</think>")
 
 
 class Guides:
-    """What follows the text of requests, over one tokenizer; safe to call from any thread."""
+    """Makes processors that follow requests' texts, for one tokenizer; safe to call from any
+    thread."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, ends: Sequence[int]) -> None:
         self._tokenizer, self._vocab_size, self._ends = tokenizer, vocab_size, ends
@@ -33,16 +34,16 @@ class Guides:
         return _find_marks(self._tokenizer, self._vocab_size)
 
     def prepare(self, params: SamplingParams) -> None:
-        """Compile what `processors` needs, which may take a while. RequestError: it is no
-        grammar."""
+        """Compile what `processors` needs, which may take a while. RequestError: the grammar is
+        invalid."""
         if params.guided_decoding is not None:
             self._compiler.matcher(params.guided_decoding)
 
     def processors(
         self, params: SamplingParams, prompt: Sequence[int], end_tokens: Sequence[int]
     ) -> tuple[LogitsProcessor, ...]:
-        """Those of one sequence, in order: the user's, the budget of reasoning, the grammar, which
-        begins behind the reasoning that the prompt has opened.
+        """The processors of one sequence, in order: the user's, the thinking budget, and the
+        grammar, which begins after the reasoning that the prompt has opened.
 
         Raises:
             RequestError: one cannot be made.
@@ -70,7 +71,7 @@ class Guides:
 
 
 def _find_marks(tokenizer: Any, vocab_size: int) -> ThinkingMarks | None:
-    """The marks of reasoning; None: not both are tokens of the model."""
+    """The reasoning marks; None unless both are tokens of the model."""
     vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
     ids = [vocabulary.get(mark, vocab_size) for mark in _MARKS]
     return ThinkingMarks(*ids) if max(ids) < vocab_size else None

@@ -1,4 +1,4 @@
-"""OutputProcessor: the base of processors that follow the output alone."""
+"""OutputProcessor: the base of processors that depend on the output only."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ class OutputProcessor(LogitsProcessor):
 
     @abstractmethod
     def extend_output(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens by which the output grew; there may be none."""
+        """The output grew by these tokens, possibly none."""

@@ -1,4 +1,4 @@
-"""ThinkingBudget: after so many tokens of reasoning, its end is forced."""
+"""ThinkingBudget: forces the end of reasoning after a number of tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ThinkingMarks(NamedTuple):
     end: int
 
     def is_open_after(self, tokens: Sequence[int]) -> bool:
-        """Whether a text is in the midst of reasoning: the last mark in it is a start."""
+        """Whether a text ends within reasoning: the last mark in it is a start."""
         last = next((token for token in reversed(tokens) if token in self), self.end)
         return last == self.start
 
 
 class ThinkingBudget(OutputProcessor):
-    """Counts the output tokens of reasoning; behind ``budget`` of them only its end is allowed.
-    ``begins_again``: a start in the output begins some, too."""
+    """Counts the output tokens of reasoning; after ``budget`` of them only its end is allowed.
+    ``begins_again``: a start mark in the output begins reasoning too."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ThinkingBudget(OutputProcessor):
         return () if used is None or used < self._budget else (self._marks.end,)
 
     def _counts(self, tree: TokenTree) -> list[int | None]:
-        """Tokens of reasoning so far, by row; None: it does not reason."""
+        """Reasoning tokens so far, by row; None: it is not reasoning."""
         counts = [self._used]
         for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
             counts.append(self._after(counts[parent + 1], token))

@@ -1,4 +1,4 @@
-"""UserProcessor: a function of the user that changes the logits of a row."""
+"""UserProcessor: a user function that changes the logits of a row."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trtspec.ops.tree import TokenTree
 
 class UserProcessor(OutputProcessor):
     """Calls ``function(output token ids, logits [V]) -> logits [V]``, or with the prompt's ids
-    before these, as vLLM does, for each row with the tokens on its own path. It must be a function
-    of what it is given: then drafts change no text."""
+    first, as in vLLM, for each row with the tokens on its own path. It must be a pure function of
+    its arguments; then drafts do not change the text."""
 
     def __init__(self, function: Callable[..., Tensor], prompt: Sequence[int]) -> None:
         super().__init__(len(prompt))
@@ -44,7 +44,7 @@ class UserProcessor(OutputProcessor):
 
 
 def as_processor(given: Any, prompt: Sequence[int]) -> LogitsProcessor:
-    """What the user gave, for one sequence: functions are wrapped; a processor with a state of its
+    """A user's processor for one sequence: functions are wrapped; a processor with a state of its
     own (`LogitsProcessor`) is copied."""
     if callable(getattr(given, "extend", None)):
         processor: LogitsProcessor = deepcopy(given)

@@ -1,7 +1,7 @@
-"""Buckets: the few sizes that the calls of generating steps are padded to, for CUDA graphs.
+"""Buckets: the few sizes to which the calls of generating steps are padded, for CUDA graphs.
 
-A call that fits is padded with requests that have no rows and no blocks, and with rows of slot -1
-behind the last request's: nothing is written for them, and what they give is cut off.
+A call that fits is padded with requests without rows or blocks, and with rows of slot -1 after the
+last request's: nothing is written for them, and their outputs are cut off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STRIDE = 7919  # a prime: neighbouring rows have tokens far apart
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """The requests, the rows and the logits rows of a padded call; no logits in a rollout."""
+    """Numbers of requests, rows and logits rows of a padded call; a rollout has no logits."""
 
     requests: int
     rows: int
@@ -31,11 +31,10 @@ class Bucket:
 class RowBuckets:
     """The buckets of one engine, and which of them a call is padded to.
 
-    Those of a target have n requests and, for each, 1, 2, 3, 4, 6, 8, 12, ... rows up to those of a
-    full verification, all with logits: a step that drafts little, or nothing, is padded to less
-    than twice its rows, or to its batch size. One more has n logits rows alone, for prompts that
-    are no longer than a full step. Rollouts, whose rows fill their first pass alone, have one
-    bucket a batch size.
+    A target's have n requests and, for each, 1, 2, 3, 4, 6, 8, 12, ... rows up to those of a full
+    verification, all with logits: a step with few or no drafts is padded to less than twice its
+    rows, or to its batch size. One more has only n logits rows, for prompts that are no longer than
+    a full step. Rollouts, whose rows fill only their first pass, have one bucket per batch size.
     """
 
     def __init__(
@@ -46,7 +45,8 @@ class RowBuckets:
         rolls_out: bool = False,
     ) -> None:
         """``rows_per_request``: 1 + the nodes of a full verification, or, for a rollout, 1 + the
-        drafts that a step can accept. Without padding only calls of just a bucket's size count."""
+        drafts that a step can accept. Without padding only calls of exactly a bucket's size count.
+        """
         most = rows_per_request
         sizes = sorted(set(batch_sizes))
         if rolls_out:
@@ -71,13 +71,13 @@ class RowBuckets:
 
 
 def _rungs(most: int) -> list[int]:
-    """Rows of a request: powers of two, half of one more, and the most."""
+    """Numbers of rows per request: powers of two, one and a half times these, and the maximum."""
     powers = [1 << i for i in range(most.bit_length())]
     return sorted({rows for p in powers for rows in (p, p + p // 2) if rows < most} | {most})
 
 
 def pad(packed: RowInputs, bucket: Bucket) -> RowInputs:
-    """The rows of a call (see `pack`) in the size of ``bucket``, which has room."""
+    """The rows of a call (see `pack`), padded to ``bucket``, which has room for them."""
     rows, requests = bucket.rows, bucket.requests
     return RowInputs(
         input_ids=extend(packed.input_ids, rows, 0),
@@ -92,20 +92,20 @@ def pad(packed: RowInputs, bucket: Bucket) -> RowInputs:
 
 
 def different_rows(padding: RowInputs, vocab_size: int) -> RowInputs:
-    """The same rows, of tokens from all over a vocabulary: a mixture sends equal ones to the same
-    experts, in less time than a text's."""
+    """The same rows with tokens from all over the vocabulary: a mixture sends equal rows to the
+    same experts, which takes less time than a text."""
     count = padding.input_ids.shape[0]
     spread = torch.arange(count, device=padding.input_ids.device) * _STRIDE % vocab_size
     return padding._replace(input_ids=spread)
 
 
 def unpad(outputs: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-    """The first rows of each output, as many as the call had before it was padded."""
+    """The first rows of each output, as many as the call had before padding."""
     return [output[:count] for output, count in zip(outputs, counts, strict=True)]
 
 
 def extend(values: Tensor, count: int, fill: int) -> Tensor:
-    """``values [n, ...]`` and behind them rows of ``fill``, ``[count, ...]`` in all; n <= count."""
+    """``values [n, ...]`` followed by rows of ``fill``, ``[count, ...]`` in all; n <= count."""
     if values.shape[0] == count:
         return values
     extended = values.new_full((count, *values.shape[1:]), fill)
@@ -114,7 +114,7 @@ def extend(values: Tensor, count: int, fill: int) -> Tensor:
 
 
 def no_rows(layout: CacheLayout) -> RowInputs:
-    """The rows of a call without requests, from which `pad` makes one of padding alone."""
+    """The rows of a call without requests, from which `pad` makes a call of padding only."""
     none = torch.zeros(0, dtype=torch.int64)
     return RowInputs(
         input_ids=none,
@@ -129,5 +129,5 @@ def no_rows(layout: CacheLayout) -> RowInputs:
 
 
 def greedy_sampling(requests: int) -> SamplingColumns:
-    """Sampling values of requests whose tokens nobody asks for: zeros, which padding has too."""
+    """Sampling values for requests whose tokens are not used: zeros, as for padding."""
     return SamplingColumns(*(torch.zeros(requests, dtype=kind) for kind in COLUMN_DTYPES))

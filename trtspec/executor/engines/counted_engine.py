@@ -1,4 +1,4 @@
-"""CountedEngine: what every engine has in common, a device, and what its calls took and read."""
+"""CountedEngine: the base of all engines: a device, and what calls took and read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from trtspec.ops.moe import expert_bytes_read
 
 
 class CountedEngine:
-    """``num_calls`` of its sessions so far, the ``seconds`` spent in them, and what they had to
-    read at the least: ``weight_bytes``, every weight once a pass (of experts those that rows
-    chose), and ``kv_bytes``, the K/V that each request's rows see, in every pass. num_texts_over:
-    of a draft's, texts that became too long for it. before_call: is called when a call begins."""
+    """``num_calls`` of its sessions so far, the ``seconds`` spent in them, and the least that they
+    had to read: ``weight_bytes``, every weight once per pass (of experts, those that rows chose),
+    and ``kv_bytes``, the K/V that each request's rows attend to, in every pass. num_texts_over: for
+    a draft, texts that became too long for it. before_call: called at the beginning of each call.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.num_calls = 0
@@ -32,33 +33,32 @@ class CountedEngine:
 
     @property
     def seconds(self) -> float:
-        """What the calls took in all; on CUDA, those that are known to be done."""
+        """Total time of calls; on CUDA, of those that are known to have finished."""
         return self._timer.seconds
 
     def warm_up(self) -> None:
-        """Run every bucket once, with padding alone: sessions that capture their calls have then
-        captured all. Nothing is written, counted or timed."""
+        """Run every bucket once, with padding only, so that sessions with graphs have captured all
+        of them. Nothing is written, counted or timed."""
 
     def release(self) -> None:
-        """Let go of sessions, with them of weights, and of caches; no call may follow. What was
-        counted stays."""
+        """Drop sessions, with their weights, and caches; no call may follow. Counts stay."""
 
     @property
     def rolls_first_step(self) -> bool:
-        """Whether a rollout can stop at its first step, and then takes less time."""
+        """Whether a rollout can stop after its first step, and then takes less time."""
         return False
 
     def time_call(self, requests: int, rows: int) -> float | None:
-        """Seconds of a generating step's call for that many requests, of `rows` in all, over
-        padding alone: nothing is written or counted. None: such a call needs real requests."""
+        """Seconds of a generating step's call for that many requests with `rows` in all, over
+        padding only; nothing is written or counted. None: such a call needs real requests."""
         return None
 
     def padded_rows(self, requests: int, rows: int) -> int:
-        """The rows that a generating step's call for that many requests is padded to."""
+        """The rows to which a generating step's call for that many requests is padded."""
         return rows
 
     def context_share(self, tokens: int) -> float:
-        """Bytes of so many cached tokens by those of the weights that every pass reads."""
+        """Bytes of that many cached tokens, relative to the weights that every pass reads."""
         return 0.0
 
     def _call(
@@ -69,8 +69,8 @@ class CountedEngine:
         kv_bytes: int = 0,
         expert_bytes: int = 0,
     ) -> list[Tensor]:
-        """Run once, which reads so many bytes. ``expert_bytes``: what is expected of the experts
-        beside; what the ops say that they read counts in its place."""
+        """Run once, reading that many bytes. ``expert_bytes``: the expected bytes of experts in
+        addition; if the ops report what they read, that counts instead."""
         self.before_call()
         before = expert_bytes_read() if expert_bytes else 0
         outputs = self._timer.measure(session.run, inputs)

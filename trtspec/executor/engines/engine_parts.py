@@ -1,4 +1,4 @@
-"""EngineSessions and NetworkFacts: what a `ModelEngine` runs, and what it knows of that."""
+"""EngineSessions and NetworkFacts: what a `ModelEngine` runs and knows about it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NOTHING_READ = PassBytes()
 class EngineSessions:
     """The graphs of one network.
 
-    model: of a target, or of a draft that is fed by it. replay: of a target that keeps states, see
-    `StateMoves`. rollout: of a draft, all its steps. step: a rollout of the first step alone.
-    passes: of a draft without these, one pass at a time. A draft without ``model`` is fed by a
-    pass, by ``step``, or by a ``rollout`` that makes one step itself.
+    model: of a target, or of a draft that is fed through it. replay: of a target with recurrent
+    states, see `StateMoves`. rollout: of a draft, all its steps. step: a rollout of the first step
+    only. passes: of a draft without these, one pass at a time. A draft without ``model`` is fed by
+    a pass, by ``step``, or by a one-step ``rollout``.
     """
 
     model: Session | None = None
@@ -35,7 +35,7 @@ class EngineSessions:
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """What an engine knows of its network.
+    """What an engine knows about its network.
 
     vocab_size: ids that it reads. pass_bytes: of the weights that one pass reads. rollout_passes:
     passes of a rollout. hidden_in: width of the target's states that a rollout reads, 0 for none.

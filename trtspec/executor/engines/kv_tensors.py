@@ -1,4 +1,4 @@
-"""KVTensors: the memory of one model's caches, paged or slots, and of its states."""
+"""KVTensors: the memory of one model's caches, paged or slots, and of its recurrent states."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from trtspec.models.rows import Caches
 from trtspec.ops.kv_compact import kv_compact
 
 COMPACTED_AT_ONCE = 4096
-"""Rows that one call of `kv_compact` is asked to move; on CUDA it has a limit."""
+"""Rows that one call of `kv_compact` moves; on CUDA it has a limit."""
 
 
 class KVTensors:
     """The buffers of each of `decoder_caches`, zeroed: ``[num_blocks, block_size, heads, size]``,
     or in a slot layout, whose blocks are slots, ``[slots, heads, length, size]``.
 
-    all: the buffers, cache by cache; among them those of states ``[num_states, heads, size]`` and
-    of a call's rows ``[num_rows, heads, size]``, where the model has such (see `CacheBuffer`); the
-    last state is that of padding. caches, kinds: as they were given. bytes_per_token: of the paged
-    ones. bytes_per_state: of a request's.
+    all: the buffers, cache by cache; among them states ``[num_states, heads, size]`` and a call's
+    step rows ``[num_rows, heads, size]``, if the model has such (see `CacheBuffer`); the last state
+    is for padding. caches, kinds: as given. bytes_per_token: of the paged buffers. bytes_per_state:
+    of a request's states.
 
-    A slot cache is one of slots * heads blocks with one head each: rows are moved head by head.
+    A slot cache equals one with slots * heads blocks of one head each: rows are moved head by head.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KVTensors:
         num_states: int = 0,
         num_rows: int = 0,
     ) -> KVTensors:
-        """Those of a model."""
+        """Allocate those of a model."""
         kinds = [[buffer.kind for buffer in buffers] for buffers in decoder_caches(config)]
         sizes = config, num_blocks, layout.tokens_per_block, dtype, device
         if layout.is_slots:
@@ -79,13 +79,13 @@ class KVTensors:
         return cls(caches, kinds, dtype, layout)
 
     def part(self, places: Sequence[int]) -> KVTensors:
-        """The same memory of some of the caches, in that order, for another network to read."""
+        """The same memory for some of the caches, in that order, to be read by another network."""
         caches, kinds = [self.caches[i] for i in places], [self.kinds[i] for i in places]
         return KVTensors(caches, kinds, self.dtype, self.layout)
 
     @property
     def state_places(self) -> list[int]:
-        """Which of ``all`` are of states."""
+        """Indices in ``all`` of the states."""
         kinds = chain(*self.kinds)
         return [place for place, kind in enumerate(kinds) if kind == "slot"]
 
@@ -104,20 +104,19 @@ class KVTensors:
         return self.num_states - 1
 
     def release(self) -> None:
-        """Let go of the memory, as far as it is nobody else's."""
+        """Drop the memory, unless it is shared."""
         self.all, self.caches, self._groups, self._states = (), [], {}, []
 
     def copy_states(self, source: Tensor, wanted: Tensor) -> None:
-        """Copy the states in slots ``source`` to slots ``wanted``, int64; no slot is in both."""
+        """Copy states from slots ``source`` to slots ``wanted``, int64; no slot is in both."""
         for buffer in self._states:
             buffer[wanted] = buffer[source]
 
     def compact(self, source: Tensor, wanted: Tensor) -> None:
-        """Move the rows in slots ``source`` to slots ``wanted``, int64, in every paged
-        buffer.
+        """Move rows from slots ``source`` to slots ``wanted``, int64, in every paged buffer.
 
-        Rows of a request move towards its first, in the order of their positions: so no row is
-        written that a later pair reads, and many pairs may go in several calls.
+        A request's rows move towards its first, in order of position, so no row is overwritten
+        before a later pair reads it, and many pairs may be split into several calls.
         """
         for heads, buffers in self._groups.items():
             of_heads = [self._rows_of_heads(slots, heads) for slots in (source, wanted)]
@@ -126,7 +125,7 @@ class KVTensors:
                 kv_compact(buffers, *(slots[part] for slots in of_heads))
 
     def _rows_of_heads(self, slots: Tensor, count: int) -> Tensor:
-        """Of each row, the rows of its heads, in the order of the rows ``[n * count]``."""
+        """For each row, the rows of its heads, in the order of rows ``[n * count]``."""
         if count == 1:
             return slots
         block, offset = slots // self._block_size, slots % self._block_size
@@ -136,8 +135,9 @@ class KVTensors:
 
 
 def _alike(buffers: Sequence[Tensor], is_slots: bool) -> dict[int, list[Tensor]]:
-    """The buffers as they are compacted, in blocks ``[n, block_size, h, size]``, by how many of
-    these make one of their own; those of one shape behind each other, as they move together."""
+    """The buffers as they are compacted, in blocks ``[n, block_size, h, size]``, with the number of
+    blocks that each original block makes; buffers of one shape are adjacent, as they move together.
+    """
     found: dict[int, list[Tensor]] = {}
     for buffer in sorted(buffers, key=lambda each: (each.shape, each.dtype.itemsize)):
         heads = buffer.shape[1] if is_slots else 1

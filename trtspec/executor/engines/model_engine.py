@@ -36,16 +36,16 @@ _NOTHING_TO_VERIFY = VerifyInputs(
     torch.zeros(0, dtype=torch.int32),
     torch.zeros(1, dtype=torch.int32),
 )
-"""To an engine that verifies, where there is nothing."""
+"""Inputs for an engine that verifies, when there is nothing to verify."""
 _FIRST_STEP = StopRule(max_depth=1)
 
 
 class ModelEngine(CountedEngine):
     """Runs a target or a draft: packs rows, owns the cache tensors, counts and times its calls.
 
-    Rows are packed on the host and go to the engine's device in one copy. With buckets, the calls
-    of generating steps are padded: the rollouts of an engine that has one, else the forward calls.
-    Those over slot caches are padded in their sessions, slot by slot.
+    Rows are packed on the host and copied to the engine's device in one piece. With buckets, the
+    calls of generating steps are padded: rollouts if the engine has one, otherwise forward calls.
+    Calls over slot caches are padded in their sessions, slot by slot.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class ModelEngine(CountedEngine):
         caches: KVTensors,
         buckets: RowBuckets | None = None,
     ) -> None:
-        """``caches``: on the device that the sessions run on. ``buckets``: what calls are padded
-        to; None: nothing."""
+        """``caches``: on the device of the sessions. ``buckets``: what calls are padded to; None:
+        no padding."""
         super().__init__(caches.device)
         self.layout = caches.layout
         self.vocab_size = network.vocab_size
@@ -71,11 +71,11 @@ class ModelEngine(CountedEngine):
         self._row_staging = Staging(torch.device("cpu")) if is_slots else self._staging
 
     def forward(self, packed: RowBatch) -> tuple[Tensor, Tensor | None]:
-        """Feed rows, write their K/V.
+        """Feed rows and write their K/V.
 
-        Returns the float32 logits ``[R, V]`` of the wanted rows and, from a target that was built
-        to capture hidden states, those of all rows ``[T, n*H]``; both on the engine's device, and
-        valid until its next call.
+        Returns the float32 logits ``[R, V]`` of the wanted rows and, from a target that captures
+        hidden states, those of all rows ``[T, n*H]``; both on the engine's device, valid until its
+        next call.
         """
         bucket = self._find_bucket(packed, rolls_out=False)
         logits, hidden, _ = self._forward(packed, bucket, _NOTHING_TO_VERIFY)
@@ -84,21 +84,21 @@ class ModelEngine(CountedEngine):
     def verify(
         self, packed: RowBatch, asked: VerifyInputs
     ) -> tuple[Tensor, Tensor | None, VerifyOutputs]:
-        """What `forward` returns, and what the engine, if it ``verifies``, says of the rows whose
-        logits are wanted. ``asked``: about these rows."""
+        """Like `forward`, and what the engine, if it ``verifies``, decides for the rows whose
+        logits are wanted. ``asked``: the inputs for these rows."""
         bucket = self._find_bucket(packed, rolls_out=False)
         logits, hidden, verified = self._forward(packed, bucket, asked)
         return logits, hidden, VerifyOutputs(*verified)
 
     @property
     def rolls_first_step(self) -> bool:
-        """Whether it can leave a rollout at its first step."""
+        """Whether a rollout can stop after its first step."""
         passes = self._sessions.passes
         return passes.num_steps > 1 if passes else self._sessions.step is not None
 
     def feed(self, groups: Sequence[RowGroup], hidden: Tensor | None = None) -> None:
-        """Write the K/V of a draft's rows, of a network that reads them with the target's states
-        ``hidden [T, n*H]``."""
+        """Write the K/V of a draft's rows; ``hidden [T, n*H]``: the target's hidden states, for a
+        network that reads them."""
         model, passes = self._sessions.model, self._sessions.passes
         if passes is None and model is None:
             self._roll_out_groups(groups, greedy_sampling(len(groups)), hidden, _FIRST_STEP)
@@ -122,12 +122,12 @@ class ModelEngine(CountedEngine):
         hidden: Tensor | None = None,
         rule: StopRule = StopRule(),  # noqa: B008  it is frozen
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Feed accepted rows and draft behind each request's last one.
+        """Feed accepted rows and draft after each request's last one.
 
-        ``sampling`` holds the columns of `SamplingColumns`, a value a request; ``hidden [T, n*H]``
-        the target's states of the rows, for a network that reads them. Returns ``tokens``,
-        ``parents`` and ``scores``, each ``[B, N-1]``, where it stopped by the ``rule`` fewer, on
-        the host.
+        ``sampling`` holds the columns of `SamplingColumns`, one value per request; ``hidden [T,
+        n*H]`` the target's hidden states of the rows, for a network that reads them. Returns
+        ``tokens``, ``parents`` and ``scores``, each ``[B, N-1]`` (fewer if the ``rule`` stopped
+        it), on the host.
         """
         outputs = self._roll_out_groups(groups, sampling, hidden, rule)
         tokens, parents, scores = to_host(outputs)
@@ -140,8 +140,8 @@ class ModelEngine(CountedEngine):
         self.caches.compact(source, wanted)
 
     def move_states(self, moves: StateMoves) -> None:
-        """Let the states of requests take in nodes of the last `forward` or `verify`, and make
-        their snapshots."""
+        """Apply nodes of the last `forward` or `verify` to the requests' states, and make
+        snapshots."""
         self._replay(moves.before)
         if len(moves.source):
             self.copy_states(moves.source, moves.wanted)
@@ -152,8 +152,8 @@ class ModelEngine(CountedEngine):
         self.caches.copy_states(*self._staging.to_device([source, wanted]))
 
     def warm_up(self) -> None:
-        """Run every bucket once, with padding alone, the largest first: sessions that capture their
-        calls have then captured all. Nothing of a request is written, nothing counted or timed."""
+        """Run every bucket once, with padding only, the largest first, so that sessions with graphs
+        have captured all of them. Nothing of a request is written, nothing is counted or timed."""
         for bucket in reversed(self._buckets.all if self._buckets else ()):
             self._run_padding(bucket)
             if self.rolls_first_step:
@@ -166,7 +166,8 @@ class ModelEngine(CountedEngine):
         self.caches.release()
 
     def time_call(self, requests: int, rows: int) -> float:
-        """See `CountedEngine.time_call`; a rollout where there is one, else a forward call."""
+        """See `CountedEngine.time_call`; times a rollout if there is one, otherwise a forward
+        call."""
         bucket = self._step_bucket(requests, rows)
         began = time.perf_counter()
         self._run_padding(bucket)
@@ -197,8 +198,8 @@ class ModelEngine(CountedEngine):
         return found or Bucket(requests, rows, logits)
 
     def _run_padding(self, bucket: Bucket, rule: StopRule = StopRule()) -> None:  # noqa: B008
-        """A call of that size without a request. A state that none has takes in its rows, as the
-        states of requests do, which takes time."""
+        """A call of that size without requests. A spare state is updated with its rows, as
+        requests' states are, since that takes time."""
         rows = different_rows(pad(no_rows(self.layout), bucket), self._network.vocab_size)
         padding = RowBatch(rows, torch.zeros(0, dtype=torch.int64), 0)
         if self.caches.keeps_states:
@@ -271,17 +272,17 @@ class ModelEngine(CountedEngine):
         return outputs
 
     def _restore_states(self, groups: Sequence[RowGroup]) -> None:
-        """Of requests that begin on snapshots."""
+        """Restore the states of requests that begin on snapshots."""
         states = [group.state for group in groups if group.state is not None]
         self._copy((state.source, state.slot) for state in states if state.source >= 0)
 
     def _keep_states(self, groups: Sequence[RowGroup]) -> None:
-        """Those that have come to where snapshots are made."""
+        """Copy states that have reached the position of a snapshot."""
         states = [group.state for group in groups if group.state is not None]
         self._copy((state.slot, state.snapshot) for state in states if state.snapshot >= 0)
 
     def _copy(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """States from slots to slots."""
+        """Copy states between slots."""
         moves = torch.tensor([*pairs], dtype=torch.int64)
         if len(moves):
             self.copy_states(*moves.T)
@@ -320,7 +321,7 @@ class ModelEngine(CountedEngine):
         return outputs if bucket is None else unpad(outputs, [count] * 3)
 
     def _find_bucket(self, packed: RowBatch, rolls_out: bool) -> Bucket | None:
-        """The bucket for packed rows, where calls of this kind are padded here."""
+        """The bucket for packed rows, if calls of this kind are padded here."""
         is_padded = rolls_out == self._sessions.drafts
         if self._buckets is None or self.layout.is_slots or not is_padded:
             return None
@@ -328,7 +329,7 @@ class ModelEngine(CountedEngine):
         return self._buckets.find(len(rows.context_lens), len(rows.input_ids), num_logits)
 
     def _pad_states(self, hidden: Tensor | None, bucket: Bucket) -> Tensor | None:
-        """The states in memory that stays where it is, zeros behind them."""
+        """The hidden states in memory at a fixed address, followed by zeros."""
         if hidden is None:
             return None
         padded = self._padded_states.get(bucket)

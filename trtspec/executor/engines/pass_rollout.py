@@ -1,4 +1,4 @@
-"""PassRollout: a draft is rolled out by calls of one pass each, until the next one does not pay."""
+"""PassRollout: a draft rolled out by calls of one pass each, until the next one does not pay."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ALL_DEPTHS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a rollout ends before its last depth; the default: never.
+    """When a rollout ends before its last depth; by default never.
 
-    max_depth: of the deepest node that is wanted; a rollout that is one call heeds 1 alone, if it
-    can, and nothing else of this. pace: tokens a second that the time of a pass could bring
-    otherwise; 0: time is not weighed. gains: see `StepPlan`. p_min: the least probability of a node
-    behind its parent, by the draft; others are none.
+    max_depth: deepest wanted node; a rollout that is a single call only heeds 1, if it can, and no
+    other field. pace: tokens per second that the time of a pass could bring otherwise; 0: time does
+    not count. gains: see `StepPlan`. p_min: least probability of a node given its parent, by the
+    draft; less likely nodes are dropped.
     """
 
     max_depth: int = ALL_DEPTHS
@@ -35,10 +35,10 @@ class StopRule:
 
 
 class PassRollout:
-    """The loop is that of C++ (``cpp/include/trtspec/runtime/pass_rollout.hpp``). It calls a
-    compiled package itself; any other session is called from here.
+    """The loop is in C++ (``cpp/include/trtspec/runtime/pass_rollout.hpp``), which calls compiled
+    packages itself; any other session is called from here.
 
-    rule: of the next rollout. num_passes: of the last one.
+    rule: for the next rollout. num_passes: of the last one.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class PassRollout:
         self._whole = None if package is None else self._loop.run
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
-        """Those of a whole rollout, and what `TreeRollout.forward` returns, of fewer nodes where it
-        stopped."""
+        """Inputs of a whole rollout; returns what `TreeRollout.forward` returns, with fewer nodes
+        if it stopped early."""
         rule = self.rule
         stop = rule.max_depth, rule.pace, rule.gains, rule.p_min
         given = inputs._replace(caches=()).flat()

@@ -1,4 +1,4 @@
-"""StepStates and StateMoves: what a step does to the states of a target that keeps such."""
+"""StepStates and StateMoves: what a step does to recurrent states."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class StepStates(NamedTuple):
-    """Of the items of a plan, int64 [B] each: where their states are; the snapshots to copy there
-    before the call, -1 for none; and where they are to be copied when they have taken in ``rows``
-    rows, -1: nowhere."""
+    """For the items of a plan, int64 [B] each: the slots of their states; the snapshots to restore
+    there before the call, -1 for none; and the slots to which they are copied once they include
+    ``rows`` rows, -1: nowhere."""
 
     slots: Tensor
     sources: Tensor
@@ -19,19 +19,19 @@ class StepStates(NamedTuple):
     rows: Tensor
 
     def pick(self, places: Sequence[int]) -> StepStates:
-        """Those of the items at these places alone."""
+        """The columns of the items at these places."""
         return StepStates._make(column[list(places)] for column in self)
 
     @property
     def restored(self) -> tuple[Tensor, Tensor] | None:
-        """From where to where snapshots are copied before the call; None: none are."""
+        """Sources and destinations of snapshots restored before the call; None: there are none."""
         begun = self.sources >= 0
         return (self.sources[begun], self.slots[begun]) if bool(begun.any()) else None
 
 
 class TakenNodes(NamedTuple):
-    """Accepted draft nodes that states are to take in: the slots of J states (int32 [J]), the nodes
-    as rows of the last call (int64 [N]), and the first one of each state (int32 [J+1])."""
+    """Accepted draft nodes to apply to states: the slots of J states (int32 [J]), the nodes as rows
+    of the last call (int64 [N]), and the first node of each state (int32 [J+1])."""
 
     state_slots: Tensor
     rows: Tensor
@@ -39,9 +39,10 @@ class TakenNodes(NamedTuple):
 
 
 class StateMoves(NamedTuple):
-    """What becomes of states behind a call, which has taken in all rows but draft nodes
-    (cpp/include/trtspec/runtime/commit.hpp): they take in accepted nodes up to where a snapshot is
-    made; snapshots are copied, from where to where (int64 [n]); they take in the other nodes."""
+    """What happens to states after a call, which has applied all rows but draft nodes
+    (cpp/include/trtspec/runtime/commit.hpp): accepted nodes are applied up to where a snapshot is
+    made; snapshots are copied, source and destination (int64 [n]); the remaining nodes are applied.
+    """
 
     before: TakenNodes
     source: Tensor
@@ -50,5 +51,5 @@ class StateMoves(NamedTuple):
 
     @classmethod
     def of(cls, moves: Sequence[Tensor]) -> StateMoves:
-        """From what C++ returns."""
+        """From the values that C++ returns."""
         return cls(TakenNodes._make(moves[:3]), moves[3], moves[4], TakenNodes._make(moves[5:]))

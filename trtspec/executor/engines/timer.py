@@ -1,4 +1,4 @@
-"""EngineTimer: the seconds that calls of an engine take, on a CPU or on a CUDA device."""
+"""EngineTimer: the seconds that an engine's calls take, on a CPU or a CUDA device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 
 class EngineTimer:
-    """Adds up the time of calls: the clock's on a CPU, where a call returns when it is done; the
-    device's own on CUDA, where it returns before, and is added once a later call finds it done."""
+    """Adds up the time of calls: wall-clock time on a CPU, where a call returns when it is done;
+    device time on CUDA, where it returns earlier and is added once a later call finds it finished.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.seconds = 0.0
@@ -28,7 +29,7 @@ class EngineTimer:
         self._running.clear()
 
     def measure(self, call: Callable[[A], T], argument: A) -> T:
-        """Make a call, and measure it unless it fails; returns what it returns."""
+        """Make a call, and time it unless it fails; returns its result."""
         if not self._on_cuda:
             began = time.perf_counter()
             result = call(argument)

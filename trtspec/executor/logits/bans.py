@@ -1,4 +1,4 @@
-"""BadWords and MinTokens: tokens that must not come in some rows."""
+"""BadWords and MinTokens: tokens that are banned in some rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.ops.tree import TokenTree
 
 
 class BadWords(LogitsProcessor):
-    """Bans the tokens that would complete a bad word, wherever in prompt and output it began."""
+    """Bans tokens that would complete a bad word, wherever in prompt or output it began."""
 
     def __init__(self, words: Sequence[tuple[int, ...]]) -> None:
         self._always = sorted({word[0] for word in words if len(word) == 1})
@@ -39,7 +39,7 @@ class BadWords(LogitsProcessor):
 
 
 class MinTokens(LogitsProcessor):
-    """Bans the tokens that end the text before it has ``min_tokens`` tokens of output."""
+    """Bans tokens that end the text before it has ``min_tokens`` output tokens."""
 
     def __init__(self, min_tokens: int, num_prompt_tokens: int, end_tokens: Sequence[int]) -> None:
         self._end_tokens = sorted(set(end_tokens))

@@ -1,4 +1,4 @@
-"""LogitsMask: what happens to the logits of a request's rows, as data."""
+"""LogitsMask: changes to the logits of a request's rows, as data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from trtspec.ops.logits_mask import BITS, MaskColumns
 
 @dataclass(frozen=True)
 class LogitsMask:
-    """What happens to R rows of logits, known before they are; all tensors are on the host.
+    """Changes to R rows of logits that do not depend on them; all tensors are on the host.
 
     biases: token ids ``i64 [n]`` and what is added to their logits ``f32 [n]``, in every row.
-    banned: rows ``i64 [m]`` and the token ids ``i64 [m]`` that must not come there.
-    allowed: ``i32 [R, W]``: bit v % 32 of word v // 32 says whether token v may come in a row; ids
-    that have no bit must not (see `trtspec.ops.logits_mask.pack_bits`). Left out: nothing of that
-    kind happens.
+    banned: rows ``i64 [m]`` and the token ids ``i64 [m]`` that are banned there. allowed: ``i32 [R,
+    W]``: bit v % 32 of word v // 32 says whether token v is allowed in a row; ids without a bit are
+    not (see `trtspec.ops.logits_mask.pack_bits`). None: no change of that kind.
     """
 
     biases: tuple[Tensor, Tensor] | None = None
@@ -31,10 +30,10 @@ class LogitsMask:
 def columns_of(
     masks: Sequence[tuple[slice, LogitsMask]], rows: int, vocab_size: int
 ) -> MaskColumns | None:
-    """The mask of a step's rows, of the masks of those that are at these places, in their order;
-    where they lie together all of them hold. None: nothing happens.
+    """The mask of a step's rows, from the masks of the rows at these places, in order; where
+    several apply to a row, all do. None: no change.
 
-    EngineError for a mask of more or fewer rows.
+    EngineError for a mask with more or fewer rows.
     """
     allowed: Tensor | None = None
     biases: list[tuple[Tensor, Tensor, Tensor]] = []

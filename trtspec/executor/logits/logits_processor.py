@@ -1,4 +1,4 @@
-"""LogitsProcessor: what changes the logits of one request before they are sampled."""
+"""LogitsProcessor: changes the logits of one request before they are sampled."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from trtspec.ops.tree import TokenTree
 class LogitsProcessor(Protocol):
     """Changes the logits of one request before they are sampled.
 
-    The state of a processor is a function of the request's tokens. Each row of a verify step is
-    treated by its own text: prompt, output so far, and the draft tokens on the row's path. So a row
-    gets the bits that the same text would get without drafts.
+    A processor's state is a function of the request's tokens. Each row of a verify step is treated
+    by its own text: prompt, output so far, and the draft tokens on the row's path. So a row gets
+    the same bits as the same text would without drafts.
 
-    A processor says in `mask` all that can be said before the logits are known; only what depends
-    on the logits belongs into `apply`, which follows its mask. Row 0 of a tree is the root's, whose
-    text ends with the newest token; row n + 1 is that of node n. Inherited methods do nothing.
+    Everything known before the logits goes into `mask`; only what depends on the logits belongs in
+    `apply`, which runs after the mask. Row 0 of a tree is the root's, whose text ends with the
+    newest token; row n + 1 is that of node n. Inherited methods do nothing.
     """
 
     @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens by which the request's text grew: the prompt, later the output."""
+        """The request's text grew by these tokens: the prompt, later the output."""
 
     def mask(self, tree: TokenTree) -> LogitsMask | None:
-        """What happens to the logits of the ``1 + n`` rows of a tree; None: nothing."""
+        """The mask for the ``1 + n`` rows of a tree; None: no change."""
         return None
 
     def apply(self, logits: Tensor, tree: TokenTree) -> None:
@@ -37,11 +37,11 @@ class LogitsProcessor(Protocol):
         return
 
     def prune(self, tree: TokenTree) -> TokenTree:
-        """The tree without nodes that the processor lets never come, and what follows them. Such a
-        node is never accepted: pruning changes no text and saves rows."""
+        """The tree without nodes that the processor never allows, and their descendants. Such a
+        node is never accepted: pruning does not change the text and saves rows."""
         return tree
 
     def forced(self, tokens: Sequence[int] = ()) -> Sequence[int]:
-        """The tokens that must come behind the text and ``tokens``, whatever the logits: drafts
-        that are always accepted."""
+        """The tokens that must follow the text and ``tokens``, whatever the logits: drafts that are
+        always accepted."""
         return ()

@@ -1,4 +1,4 @@
-"""Penalties: what lowers the logits of tokens that the text has already."""
+"""Penalties: lower the logits of tokens that already occur in the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Penalties(LogitsProcessor):
 
     In order: repetition_penalty divides positive and multiplies negative logits of tokens in prompt
     or output; frequency_penalty (per occurrence) and presence_penalty (once) are subtracted from
-    tokens in the output. All of it needs the logits: the first asks for their signs, and each
+    tokens in the output. All of this needs the logits: the first depends on their signs, and each
     subtraction rounds.
     """
 
@@ -66,7 +66,7 @@ class Penalties(LogitsProcessor):
         return slot
 
     def _penalised(self, logits: Tensor, counts: Tensor) -> Tensor:
-        """New logits of seen tokens; `counts` of their occurrences in the output."""
+        """New logits of tokens in the text; `counts`: their occurrences in the output."""
         params = self._params
         if self._counts_prompt:
             penalty = torch.tensor(params.repetition_penalty, dtype=torch.float32)

@@ -1,1 +1,1 @@
-"""The books of every cache, and which rows a step feeds."""
+"""The bookkeeping of every cache, and which rows a step feeds."""

@@ -1,4 +1,4 @@
-"""The policies of admission: which of the requests that wait begin first."""
+"""Admission policies: which waiting requests begin first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trtspec.executor.step.request import Request
 
 
 def by_priority(waiting: Sequence[Request]) -> Sequence[Request]:
-    """The lowest `priority` first; equal ones stay in their order, which is that of arrival."""
+    """The lowest `priority` first; equal ones in order of arrival."""
     return sorted(waiting, key=attrgetter("priority"))
 
 
 POLICIES: Mapping[str, Order | None] = {"fcfs": None, "priority": by_priority}
-"""By vLLM's names; None: first come, first served, as without a policy."""
+"""By vLLM's names; None: first come, first served."""
 
 
 def admission_order(policy: Any) -> Order | None:

@@ -1,4 +1,5 @@
-"""KVCacheManager: which block of a paged KV cache belongs to whom. Bookkeeping only, no tensors."""
+"""KVCacheManager: which block of a paged KV cache belongs to which request. Bookkeeping only, no
+tensors."""
 
 from __future__ import annotations
 
@@ -9,35 +10,35 @@ class KVCacheManager(KVCache):
     """Blocks of one cache: `num_blocks` of `block_size` token rows each
     (cpp/include/trtspec/kv_cache_manager.hpp).
 
-    Every block is exactly one of: *free* (no content), *cached* (content of nobody, found by
-    `match`, evicted least recently used first) or *referenced* by one or more sequences. Only
-    blocks full of committed rows are ever shared; a sequence writes at and after its committed
-    length only, hence only into blocks that are its own.
+    Every block is exactly one of: *free* (no content), *cached* (owned by nobody, found by `match`,
+    evicted least recently used first) or *referenced* by one or more sequences. Only blocks full of
+    committed rows are ever shared; a sequence writes only at and after its committed length, hence
+    only into its own blocks.
 
     Reuse is exact: a block is keyed by (identity of its prefix, its tokens), where every distinct
-    prefix in the table has an identity of its own that is never used again. Tokens are compared, so
-    a hash collision cannot join two prefixes, and a block is hashed once, when it becomes full. If
-    two sequences commit equal blocks the first stays in the table; the second keeps its private
-    copy and continues under the same prefix identity. A commit offers newly full blocks for reuse
-    and returns blocks beyond the committed rows; at the end of a sequence, blocks in the table stay
+    prefix in the table has an identity that is never used again. Tokens are compared, so a hash
+    collision cannot join two prefixes, and a block is hashed once, when it becomes full. If two
+    sequences commit equal blocks, the first stays in the table; the second keeps its private copy
+    and continues under the same prefix identity. A commit offers newly full blocks for reuse and
+    returns blocks beyond the committed rows; when a sequence ends, its blocks in the table stay
     cached.
 
-    lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row
-    p is made of the target's features at p and of token p + 1); they are part of its key, and a
-    block waits until they are known.
+    lookahead: how many tokens after a block its rows depend on (1 for feature drafters, whose row p
+    is computed from the target's features at p and from token p + 1). These tokens are part of the
+    block's key, and a block is not shared until they are known.
 
-    window: newest tokens that a row sees, its own included; 0: all. A sequence lets go of the
-    blocks behind the window of its next row. They stay cached until they are evicted; a prefix is
-    found as far as all its blocks, from the first on, are still held or cached.
+    window: newest tokens that a row sees, itself included; 0: all. A sequence releases the blocks
+    behind the window of its next row. They stay cached until they are evicted; a prefix is found as
+    far as all its blocks, from the first on, are still held or cached.
 
-    sinks: leading blocks that a sequence keeps nevertheless. Its calls are given the blocks that it
-    holds, so that rows see these alone (``drops_rows``); None: calls are given the whole table, and
-    layers cut their windows themselves, by the places of rows in it.
+    sinks: leading blocks that a sequence keeps nevertheless. Its calls are given only the blocks
+    that it holds, so rows see exactly these (``drops_rows``); None: calls are given the whole
+    table, and layers apply their windows themselves, by row position.
 
-    states: of a network that keeps a state of each request. A request has one from its first
+    states: sizes of recurrent states, if the network has them. A request has one from its first
     reservation to its end; a prefix is found as far as a snapshot of the state reaches. A snapshot
-    is kept for a block at a border (`keep`) and evicted with it, or for another, least recently
-    used first.
+    is kept for a block at a border (`keep`) and evicted with it, or replaced by another, least
+    recently used first.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""LedCaches: the caches of a network that is split over ranks, as rank 0 has them."""
+"""LedCaches: rank 0's caches of a network that is split over ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def call_name(network: str, what: str) -> str:
 
 
 class LedCaches(KVTensors):
-    """Those of rank 0, whose rows and states all followers move with it."""
+    """Rank 0's caches; all followers move their rows and states along with them."""
 
     _network: str
     _followers: Followers

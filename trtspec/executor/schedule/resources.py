@@ -18,10 +18,10 @@ from trtspec.ops.kv_cache import KVCache
 
 
 class DraftCache:
-    """One of the draft caches as its drafter sees it: where to write, and behind which rows.
+    """A draft cache as its drafter sees it: where to write, and after which rows.
 
-    Tokens may be absent to it: those that a request found in the target's cache and not in this
-    one, where their rows cannot be made any more. Its text goes on without them.
+    Tokens may be absent from it: those that a request found in the target's cache but not in this
+    one, and whose rows cannot be computed any more. Its text goes on without them.
     """
 
     def __init__(self, manager: KVCache) -> None:
@@ -34,7 +34,7 @@ class DraftCache:
 
     @property
     def lookahead(self) -> int:
-        """How many tokens after a row it depends on, besides those up to it."""
+        """How many tokens after its position a row depends on."""
         return self._manager.lookahead
 
     @property
@@ -43,27 +43,27 @@ class DraftCache:
         return self._manager.window
 
     def committed(self, request: Request) -> int:
-        """Tokens of the request up to which its rows are valid, or absent: what
-        `Drafter.on_accepted` answered last."""
+        """Tokens of the request up to which its rows are valid, or absent: the last answer of
+        `Drafter.on_accepted`."""
         known = self._step.get(request.id)
         if known is not None:
             return known[0]
         return self._manager.committed(request.id) + self._manager.absent(request.id)
 
     def absent(self, request: Request) -> int:
-        """Tokens of the request, all before those that it is fed, that the cache has no row of."""
+        """Tokens of the request, all before those that it is fed, that have no row in the cache."""
         known = self._step.get(request.id)
         return self._manager.absent(request.id) if known is None else known[1]
 
     def block_table(self, request: Request) -> Tensor:
-        """The request's blocks in order of position: int32 [n], not to be written to."""
+        """The request's blocks in order of position: int32 [n], read-only."""
         known = self._step.get(request.id)
         return self._manager.block_table(request.id) if known is None else known[2]
 
     def rows(self, request: Request, start: int, tokens: Sequence[int]) -> RowGroup:
-        """The rows that are made of the request's positions from ``start`` on, at least
-        `committed`, each read with one of ``tokens``. They lie, and count, directly behind the rows
-        that the cache has; of rows that it has let go, positions still count."""
+        """The rows for the request's positions from ``start`` on, at least `committed`, each with
+        one of ``tokens``. They are placed, and counted, directly after the rows in the cache;
+        released rows still count in positions."""
         blocks, gap = self.block_table(request), 0
         if self._manager.drops_rows:
             held = blocks[blocks >= 0]
@@ -100,9 +100,8 @@ class DraftCache:
 
     def rows_to_offer(self, request: Request, start: int, count: int, beyond: int) -> int:
         """Of ``count`` rows that `rows` could make from ``start`` on, how many to feed so that the
-        last block which they fill is offered for reuse; 0 where they fill none, nobody is to find
-        it or the request has no blocks for them. Behind a kept row ``beyond`` others must be fed.
-        """
+        last block that they fill is offered for reuse; 0 if they fill none, nobody is to find it,
+        or the request has no blocks for them. After a kept row ``beyond`` others must be fed."""
         if not self._manager.enable_reuse:
             return 0
         size, first = self._manager.block_size, start - self.absent(request)
@@ -111,14 +110,14 @@ class DraftCache:
         return end - first + beyond if end > first else 0
 
     def know(self, step: dict[int, tuple[int, int, Tensor]]) -> None:
-        """What is true of the requests of a step, by id, until the caches move again: what
-        `committed`, `absent` and `block_table` say. Drafters ask for it several times, and a call
-        into C++ takes fifty times as long as looking it up."""
+        """Facts about the requests of a step, by id, valid until the caches move again: the answers
+        of `committed`, `absent` and `block_table`. Drafters ask several times, and a call into C++
+        takes fifty times as long as a lookup."""
         self._step = step
 
 
 class ResourceManager:
-    """The only one that moves a `KVCache`: the target's, and those of any number of drafts
+    """The only mover of `KVCache`s: the target's, and those of any number of drafts
     (cpp/include/trtspec/resource_manager.hpp).
 
     At step boundaries each draft's committed length is at most the target's. A `Scheduler` begins
@@ -131,8 +130,8 @@ class ResourceManager:
         drafts: Sequence[KVCache] = (),
         from_tokens: Sequence[bool] | None = None,
     ) -> None:
-        """from_tokens: of each draft, whether rows that it lacks can be made of tokens alone, at
-        any time; left out, those of none can."""
+        """from_tokens: for each draft, whether missing rows can be computed from tokens alone at
+        any time; by default they cannot."""
         self.target = target
         self.drafts = tuple(drafts)
         self.draft_caches = tuple(DraftCache(manager) for manager in self.drafts)
@@ -152,41 +151,43 @@ class ResourceManager:
         return self.target, *self.drafts
 
     def begin(self, request: Request) -> int:
-        """Start a request on the prefix that the target holds; returns its length. No draft
-        shortens it: those that can catch up begin on what they hold of it, and to the others what
-        they lack of it is absent, so that they have the target's length."""
+        """Start a request on the prefix in the target's cache; returns its length. No draft
+        shortens it: drafts that can catch up begin on what they hold of it; for the others the
+        missing part is absent, so that they have the target's length."""
         self._forget_step()
         return int(self.native.begin(request.tokens.address))
 
     def reserve(
         self, request: Request, target_tokens: int, draft_tokens: Sequence[int] = ()
     ) -> bool:
-        """Room for that many rows in all, in every cache; False and nothing changed otherwise.
-        A length that is already covered costs nothing, so no draft_tokens ask for no more."""
+        """Reserve that many rows in every cache; False if there is no room, and then nothing
+        changes. A length that is already covered costs nothing, so empty draft_tokens reserve
+        nothing."""
         self._forget_step()
         return bool(self.native.reserve(request.tokens.address, target_tokens, draft_tokens))
 
     def extend(self, plan: StepPlan, result: StepResult) -> list[Tensor]:
-        """Append to every request of the plan what it emits. Returns rows of the target's cache to
-        be moved before they are committed, from where to where, int64 [n] each, so that the
-        accepted rows of each request lie behind each other; nothing if they do."""
+        """Append what each request of the plan emits. Returns rows of the target's cache to be
+        moved before they are committed, sources and destinations, int64 [n] each, so that the
+        accepted rows of each request are contiguous; empty if they are."""
         moves: list[Tensor] = self._extend(plan.table, result.start, result.tokens, result.rows)
         return moves
 
     def state_moves(self, plan: StepPlan, result: StepResult) -> StateMoves:
-        """What is to become of the target's states before the step is committed."""
+        """The moves of the target's states before the step is committed."""
         assert plan.states is not None, "the target keeps states"
         states, nodes = torch.stack(plan.states), result.drafts.counts
         of: Any = torch.classes.trtspec.ResourceManager.state_moves
         return StateMoves.of(of(plan.table, states, result.start, result.rows, nodes))
 
     def commit(self, plan: StepPlan, result: StepResult, drafted: Sequence[Sequence[int]]) -> None:
-        """The rows that stay are valid now in the target's cache, and in the drafts' those that
-        `Drafter.on_accepted` answered with, of each item; but for those that failed. Surplus blocks
-        of all go back, and full ones are offered for reuse.
+        """Make the kept rows valid in the target's cache, and in the drafts' caches the rows that
+        `Drafter.on_accepted` returned, for each item that did not fail. Surplus blocks are
+        returned, and full ones offered for reuse.
 
-        RuntimeError unless there is a length of each, for a draft ahead of the target, and where a
-        cache refuses (`KVCache.commit`)."""
+        RuntimeError unless there is a length for each, for a draft ahead of the target, and if a
+        cache refuses (`KVCache.commit`).
+        """
         self._forget_step()
         lengths = list(chain.from_iterable(drafted))
         self._commit(plan.table, result.start, result.failures, lengths)
@@ -218,13 +219,13 @@ class ResourceManager:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, of the fullest cache; those cached for reuse count as
+        """Share of the blocks in use, in the fullest cache; blocks cached for reuse count as
         free."""
         return float(self.native.usage())
 
     def check_invariants(self) -> None:
-        """RuntimeError unless every cache's books balance, and they agree; for tests and
-        debugging."""
+        """RuntimeError unless every cache's bookkeeping is consistent, and they agree; for tests
+        and debugging."""
         self.native.check_invariants()
 
     def know(
@@ -234,7 +235,7 @@ class ResourceManager:
         absent: Sequence[int],
         tables: Sequence[Tensor],
     ) -> None:
-        """What a step was scheduled with, of each draft cache in turn of all its requests
+        """Facts that a step was scheduled with, for each draft cache in turn and all its requests
         (`DraftCache.know`)."""
         number = len(ids)
         for i, cache in enumerate(self.draft_caches):

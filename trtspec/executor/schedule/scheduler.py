@@ -1,4 +1,5 @@
-"""Scheduler: which rows of which requests the next step feeds, within rows and blocks."""
+"""Scheduler: which rows of which requests the next step feeds, within the limits of rows and
+blocks."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
 
 Order = Callable[[Sequence[Request]], Sequence[Request]]
-"""A policy: the requests that wait, in the order in which they are to be admitted."""
+"""A policy: orders the waiting requests for admission."""
 
 
 class OrderError(ConfigError):
-    """A policy failed, or returned something else than the requests that it was given."""
+    """A policy failed, or returned something other than the given requests."""
 
 
 class Scheduler:
@@ -63,12 +64,12 @@ class Scheduler:
         skips_drafts: Callable[[int], bool] | None = None,
         order: Order | None = None,
     ) -> None:
-        """max_num_tokens: rows of a step over all requests, draft nodes included. skips_drafts:
-        asked in every step in which some that generate may draft, with the number of all that
-        generate, whether none of them is to; left out, all may. order: the scheduling policy, asked
-        in every step in which several requests wait and fewer than max_batch_size run; left out,
-        first come first served.
-        ConfigError if max_num_tokens cannot hold one row of each of max_batch_size requests."""
+        """max_num_tokens: rows of a step over all requests, including draft nodes. skips_drafts:
+        asked in every step in which generating requests may draft, with the number of all
+        generating requests, whether none of them is to draft; by default all may. order: the
+        scheduling policy, asked in every step in which several requests wait and fewer than
+        max_batch_size run; by default first come, first served. ConfigError if max_num_tokens
+        cannot hold one row for each of max_batch_size requests."""
         needs = draft_reserve
         limits = max_batch_size, max_num_tokens, max_seq_len
         slots = [cache.slots for cache in needs.caches]
@@ -103,12 +104,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> tuple[Request, ...]:
-        """The requests that hold no blocks, in the order in which they are admitted."""
+        """The requests without blocks, in order of admission."""
         return tuple(self._requests[request_id] for request_id in self._native.waiting())
 
     def check_fits(self, request: Request) -> None:
-        """RequestError if the request could not run even alone: longer than max_seq_len, or with
-        its drafts larger than one of the caches."""
+        """RequestError if the request could not run even alone: longer than max_seq_len, or, with
+        its drafts, larger than one of the caches."""
         try:
             self._native.check_fits(request.tokens.address)
         except ValueError as error:
@@ -124,9 +125,9 @@ class Scheduler:
         self._requests[request.id] = request
 
     def abort(self, request_id: int) -> Request | None:
-        """Drop an unfinished request and free its blocks, its finish_reason "abort" unless it has
-        one; None if the id is unknown or finished. If a step is under way, its rows of that step
-        must not be committed any more."""
+        """Drop an unfinished request and free its blocks, with finish_reason "abort" unless it has
+        one; None if the id is unknown or finished. If a step is under way, the request's rows of
+        that step must not be committed."""
         request = self._requests.get(request_id)
         if request is not None:
             if request.finish_reason is None:
@@ -135,8 +136,8 @@ class Scheduler:
         return request
 
     def finish(self, request: Request) -> None:
-        """Forget a request whose text has ended, and free its blocks: those of one that is in
-        flight when the last of its launches is collected."""
+        """Forget a request whose text has ended, and free its blocks; if it is in flight, once its
+        last launch is collected."""
         self._num_running -= self._native.finish(request.tokens.address)
         del self._requests[request.id]
 
@@ -146,12 +147,12 @@ class Scheduler:
         self._native.launched(plan.table)
 
     def collected(self) -> None:
-        """The oldest launch has ended; to be said before what became of it is committed."""
+        """The oldest launch has ended; call this before committing its result."""
         self._native.collected()
 
     def schedule(self) -> StepPlan:
-        """Reserve and return the rows of the next step; empty only if there is no request, or what
-        is in flight is to be collected first. All committed lengths must be those after the last
+        """Reserve and return the rows of the next step; empty only if there are no requests, or
+        steps in flight must be collected first. All committed lengths must be those after the last
         step that is not in flight.
 
         Raises:
@@ -203,7 +204,7 @@ class Scheduler:
 
 
 def _first_time(begun: Sequence[ScheduledRequest]) -> tuple[ScheduledRequest, ...]:
-    """Those that begin for the first time, which is now."""
+    """Those that begin for the first time, now."""
     first = tuple(item for item in begun if item.request.scheduled_time is None)
     now = time.monotonic() if first else 0.0
     for item in first:

@@ -1,4 +1,4 @@
-"""AcceptanceRule: what may stand in for the target's verification of drafts, only if asked for."""
+"""AcceptanceRule: replaces the target's verification of drafts, only on request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trtspec.ops.tree import TokenTree
 
 
 class HostRule(Protocol):
-    """Decides which drafts are accepted, once it knows what the target emits of each row."""
+    """Decides which drafts are accepted, given what the target emits for each row."""
 
     def force(
         self, request: Request, tree: TokenTree, sampled: npt.NDArray[np.int64], logits: Tensor
     ) -> None:
-        """Change one request's ``sampled`` (int64 [1 + n], what the target emits after the root and
+        """Change a request's ``sampled`` (int64 [1 + n], what the target emits after the root and
         after each node; -1: no token) so that the walk of `trtspec.ops.acceptance` accepts what the
         rule wants. ``logits [1 + n, V]`` f32 are those that were sampled from. Not called in a step
         without drafts, where there is nothing to decide."""
@@ -27,4 +27,4 @@ class HostRule(Protocol):
 
 
 AcceptanceRule = HostRule | SimulatedAcceptance
-"""What decides which drafts are accepted; without one, those that the target itself emits are."""
+"""Decides which drafts are accepted; without one, those that the target itself emits."""

@@ -1,4 +1,4 @@
-"""Drafter: what the executor asks of whatever guesses tokens, and what it tells it back."""
+"""Drafter: the protocol between the executor and whatever drafts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trtspec.ops.draft_batch import DraftBatch
 
 @dataclass(frozen=True)
 class DraftCacheNeeds:
-    """What a drafter asks of one KV cache of its own.
+    """What a drafter needs from one KV cache of its own.
 
     slots: rows that a rollout writes beyond the request's own tokens. lookahead: how many tokens
-    behind its position a kept row depends on (`KVCacheManager`): 1 for a row made of the target's
-    state at its position and of the next token. from_tokens: rows are made of the request's tokens
-    alone, so that missing rows can be fed at any time. window: the rows that are kept; None: all,
-    or those that sliding windows of the network's layers leave.
+    after its position a kept row depends on (`KVCacheManager`): 1 for a row computed from the
+    target's hidden state at its position and from the next token. from_tokens: rows are computed
+    from the request's tokens alone, so missing rows can be fed at any time. window: the rows that
+    are kept; None: all, or as the sliding windows of the network's layers say.
     """
 
     slots: int = 0
@@ -42,12 +42,11 @@ class DraftCacheNeeds:
 class DrafterNeeds:
     """What a drafter may use in a step, per request; all are maxima, all 0 for no speculation.
 
-    max_nodes: nodes in its tree (the root not counted). max_depth: depth of its deepest node.
-    caches: the drafter's own KV caches, in the order in which `on_accepted` answers for them.
-    reads_hidden: whether the drafter reads the target's hidden states. reads_every_row: whether it
-    needs the states of every row of a request, and keeps them while the request runs; then no row
-    may come out of the prefix cache. has_draft_engine: whether it drafts with a network of the
-    engine folder.
+    max_nodes: nodes in its tree, without the root. max_depth: depth of the deepest node. caches:
+    the drafter's own KV caches, in the order in which `on_accepted` reports on them. reads_hidden:
+    whether it reads the target's hidden states. reads_every_row: whether it needs the hidden states
+    of every row of a request, and keeps them while the request runs; then no row may come from the
+    prefix cache. has_draft_engine: whether it drafts with a network of the engine folder.
     """
 
     max_nodes: int = 0
@@ -75,7 +74,7 @@ class DrafterNeeds:
 
     @classmethod
     def of_all(cls, members: Sequence[DrafterNeeds], max_nodes: int) -> DrafterNeeds:
-        """What drafters need whose trees are merged into one of ``max_nodes`` nodes at most."""
+        """The needs of drafters whose trees are merged into one of at most ``max_nodes`` nodes."""
         nodes = min(max_nodes, sum(needs.max_nodes for needs in members))
         return cls(
             max_nodes=nodes,
@@ -90,45 +89,45 @@ class DrafterNeeds:
 class Drafter(Protocol):
     """A source of draft tokens. The executor asks `needs`, never which method it is.
 
-    Drafters inherit `profile` and `skips_drafts` unless they weigh what drafting costs, and
+    Drafters inherit `profile` and `skips_drafts` unless they consider the cost of drafting, and
     `reports` unless they are watched.
     """
 
     needs: DrafterNeeds
 
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
-        """Measure what engine calls cost, before there are requests: calls of steps of at most
-        ``max_requests`` requests and ``max_rows`` rows in all. Inherited: nothing is measured."""
+        """Measure the cost of engine calls before there are requests: calls of steps of at most
+        ``max_requests`` requests and ``max_rows`` rows in all. Inherited: measures nothing."""
         return
 
     def skips_drafts(self, num_requests: int) -> bool:
-        """Whether a step in which that many requests generate shall have no drafts. The scheduler
-        asks once a step, before it reserves rows and blocks for them. Inherited: never."""
+        """Whether a step in which that many requests generate is to have no drafts. Asked once per
+        step, before rows and blocks are reserved for them. Inherited: never."""
         return False
 
     def needs_host(self) -> bool:
-        """Whether the drafts of the next step are made on the host, behind tokens that are known
-        by then; asked once a step, of executors whose engine drafts by itself otherwise. Inherited:
+        """Whether the next step's drafts are made on the host, from tokens that must be known by
+        then; asked once per step by executors whose engine otherwise drafts by itself. Inherited:
         always."""
         return True
 
     def reports(self) -> Sequence[Mapping[str, Any]]:
-        """What was found of each draft that is watched, for metrics; may be asked by any thread.
-        Inherited: nothing."""
+        """Findings about each draft that is watched, for metrics; any thread may ask. Inherited:
+        nothing."""
         return ()
 
     @abstractmethod
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
-        """The draft nodes of `batch.items`, in their order: of each at most its max_nodes, none
-        deeper than request.draft_depth."""
+        """The draft nodes of `batch.items`, in order: at most max_nodes for each, none deeper than
+        request.draft_depth."""
 
     @abstractmethod
     def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
-        """What became of `batch.items`, in their order; prefill chunks come here too. Called after
+        """The result for `batch.items`, in order, prefill chunks included. Called after
         `request.tokens` was extended and before finished requests are released.
 
-        Returns for each item how many rows are valid now in each of `needs.caches`: no fewer than
-        before, at most start + num_kept (the target's committed length to be).
+        Returns for each item how many rows are now valid in each of `needs.caches`: no fewer than
+        before, at most start + num_kept (the target's new committed length).
         """
 
     @abstractmethod
@@ -138,8 +137,8 @@ class Drafter(Protocol):
     @property
     @abstractmethod
     def live_requests(self) -> Set[int]:
-        """The ids of requests that the drafter holds anything of, its members included; none is of
-        a request that was released."""
+        """The ids of requests of which the drafter or its members hold anything; none of a released
+        request."""
 
 
 class NoDrafter(Drafter):

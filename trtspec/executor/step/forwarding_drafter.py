@@ -1,4 +1,4 @@
-"""ForwardingDrafter: passes everything on to another drafter."""
+"""ForwardingDrafter: forwards everything to another drafter."""
 
 from __future__ import annotations
 

@@ -15,18 +15,20 @@ from trtspec.ops.sequence import UNLIMITED, TokenSequence
 
 
 class Transfer(Protocol):
-    """Something still under way for a request whose text has ended, on another thread."""
+    """Work for a request whose text has ended that is still under way on another thread."""
 
     def add_done_callback(self, done: Callable[[], None]) -> None:
-        """Call ``done`` once, from any thread, when it has ended; at once if it has already."""
+        """Call ``done`` once, from any thread, when it has ended; immediately if it already has."""
         ...
 
     def result(self) -> Mapping[str, str]:
-        """Wait for the end; what the caller shall know of it. TrtspecError: it failed."""
+        """Wait for the end; returns what the caller is to know about it. TrtspecError: it
+        failed."""
         ...
 
     def discard(self) -> None:
-        """The caller is gone: when this returns, nothing of it is left, nor comes later."""
+        """The caller is gone: when this returns, nothing of it is left, nor will anything appear
+        later."""
         ...
 
 
@@ -53,9 +55,9 @@ class Request:
     until then), of `time.monotonic`.
 
     A step feeds rows tokens[committed : committed + n] of the target cache. With one row left (the
-    root) the request *generates*: draft nodes may follow it. A longer remainder is prefill, and
-    the chunk that reaches the end samples its last row. This holds after a preemption as well, and
-    for a prompt of which all but one token came out of the prefix cache.
+    root) the request *generates*: draft nodes may follow it. A longer remainder is prefill, and the
+    chunk that reaches the end samples its last row. This also holds after a preemption, and for a
+    prompt of which all but one token came from the prefix cache.
     """
 
     id: int
@@ -127,7 +129,7 @@ class Request:
 
     @property
     def queue_time(self) -> float | None:
-        """Seconds that it waited for its first step; None while it does."""
+        """Seconds that it waited for its first step; None until then."""
         return None if self.scheduled_time is None else self.scheduled_time - self.arrival_time
 
     @property
@@ -150,14 +152,14 @@ class Request:
 
     @property
     def draft_depth(self) -> int:
-        """Depth of the deepest draft node of use: a step emits at most depth + 1 tokens. 0 or less:
-        none is."""
+        """Depth of the deepest useful draft node, as a step emits at most depth + 1 tokens. 0 or
+        less: none is useful."""
         return min(self.remaining_tokens - 1, self.max_draft_len)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """Ids that end the text, of whatever kind: what follows one is never emitted, and the end
-        itself needs no draft."""
+        """Ids that end the text, of whatever kind: nothing after one is ever emitted, so an end
+        needs no draft."""
         return (*self.eos_token_ids, *self.params.stop_token_ids)
 
     @property

@@ -1,4 +1,4 @@
-"""RequestProcessors: the logits processors of the requests that run."""
+"""RequestProcessors: the logits processors of the running requests."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ _NOTHING: Sequence[int] = ()
 
 @dataclass
 class _Own:
-    """The processors of a request, and how much of its text they have taken in. fault: the error of
-    one; none is asked any more then, and no token may come."""
+    """The processors of a request, and how much of its text they have seen. fault: the error of
+    one; then none is called any more, and no token is allowed."""
 
     processors: tuple[LogitsProcessor, ...]
     num_tokens: int = 0
     fault: TrtspecError | None = None
 
     def guarded(self, act: Callable[[], T], otherwise: T) -> T:
-        """What ``act`` returns. Its error is the request's alone, which has ``otherwise`` then."""
+        """The result of ``act``. An error concerns only this request, for which the result is
+        ``otherwise``."""
         if self.fault is not None:
             return otherwise
         try:
@@ -52,8 +53,8 @@ class _Own:
 
 @dataclass(frozen=True)
 class LogitsChange:
-    """What happens to the logits of one request's rows, in the order of its processors; the masks
-    were made before there were logits."""
+    """The change to the logits of one request's rows, in the order of its processors; masks were
+    made before the logits existed."""
 
     own: _Own
     tree: TokenTree
@@ -61,7 +62,7 @@ class LogitsChange:
 
     @property
     def masks(self) -> Sequence[LogitsMask] | None:
-        """All of it, if that is masks alone; None: a processor has to see the logits."""
+        """The whole change, if it consists of masks only; None: a processor needs the logits."""
         if self.own.fault is not None:
             return [_none_may_come(1 + len(self.tree))]
         if any(_sees_logits(processor) for processor, _ in self.parts):
@@ -104,7 +105,7 @@ def _sees_logits(processor: LogitsProcessor) -> bool:
 
 class RequestProcessors:
     """Each request's processors: those of its sampling options, then its own. Requests without any
-    are not kept."""
+    are not stored."""
 
     def __init__(self) -> None:
         self._requests: dict[int, _Own] = {}
@@ -116,8 +117,7 @@ class RequestProcessors:
             self._requests[request.id] = _Own(processors)
 
     def changes(self, plan: StepPlan, drafts: DraftBatch) -> list[LogitsChange | None]:
-        """What will happen to the logits of each item that samples and of its drafts; None:
-        nothing."""
+        """The logits change of each item that samples, and of its drafts; None: none."""
         if not self._requests:
             return [None] * len(plan.items)
         return [
@@ -128,8 +128,8 @@ class RequestProcessors:
         ]
 
     def fault(self, request: Request, vocab_size: int) -> TrtspecError | None:
-        """Why no token may come behind the request's text: the error of a processor, or masks that
-        together exclude every token. None: it is not for its processors."""
+        """Why no token can follow the request's text: the error of a processor, or masks that
+        together exclude every token. None: its processors are not the reason."""
         own = self.informed(request)
         if own is None:
             return None
@@ -143,8 +143,8 @@ class RequestProcessors:
         return own.fault
 
     def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
-        """The drafts of a step without what processors never let come. Where they force more tokens
-        than were drafted, these are the draft, down to ``max_depth``."""
+        """The drafts of a step without what processors never allow. If they force more tokens than
+        were drafted, these become the draft, down to ``max_depth``."""
         shaped: dict[int, TokenTree] = {}
         for i, item in enumerate(plan.items if self._requests else ()):
             if not item.max_nodes:
@@ -171,11 +171,11 @@ class RequestProcessors:
 
     @property
     def live_requests(self) -> Set[int]:
-        """The ids of requests that something is kept of."""
+        """The ids of requests of which something is stored."""
         return self._requests.keys()
 
     def informed(self, request: Request) -> _Own | None:
-        """The request's processors, which know its text. None: its logits stay as they are."""
+        """The request's processors, up to date with its text. None: its logits stay as they are."""
         own = self._requests.get(request.id)
         if own is not None and own.num_tokens < len(request.tokens):
             new = request.tokens[own.num_tokens :]

@@ -1,4 +1,4 @@
-"""Sampler: from the logits of a step's rows to the tokens that each request emits."""
+"""Sampler: turns the logits of a step's rows into the tokens that each request emits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sampler:
     """Has the target's rows verified: applies each request's options, samples every row and walks
     every tree.
 
-    ``rule``: accept other drafts than those that the target emits, or as many as are drawn; the
+    ``rule``: accept other drafts than those that the target emits, or a random number of them; the
     text is then not its own.
     """
 
@@ -39,11 +39,11 @@ class Sampler:
         self._staging: Staging | None = None
 
     def begin(self, request: Request) -> None:
-        """A request arrives, of which rows will be verified until it is released."""
+        """A request arrives, whose rows will be verified until it is released."""
         self._processors.begin(request)
 
     def needs_host(self, request: Request) -> bool:
-        """Whether more is asked of its rows than an engine that samples can do."""
+        """Whether a request needs more than an engine that samples can do."""
         is_changed = request.id in self._processors.live_requests
         return self._rule is not None or is_changed or request.params.logprobs is not None
 
@@ -52,14 +52,15 @@ class Sampler:
         return self._processors.shape_drafts(plan, drafts, max_depth)
 
     def launch(self, target: ModelEngine, plan: StepPlan, drafts: DraftBatch) -> Verification:
-        """Feed a step's rows and its ``drafts`` behind them to the target, and have those of the
-        items that sample verified. A target that ``verifies`` does so in the same call, unless a
-        request's processors change its logits first, or the rule what is sampled of drafts: then
-        what that call samples is not read.
+        """Feed a step's rows and ``drafts`` to the target, and verify the rows of the items that
+        sample. A target that ``verifies`` does so within the same call, unless a request's
+        processors change its logits first, or a rule decides on drafts: then what that call samples
+        is ignored.
 
-        Masks are no inputs of that call: a captured graph of it would copy a bit a token of each
-        row, and read them, in every step, also where there is no mask. Behind it they are one op on
-        the same stream."""
+        Masks are not inputs of that call: its captured graph would have to copy and read a bit per
+        token and row in every step, even without a mask. After the call they are one op on the same
+        stream.
+        """
         packed = plan.pack(target.layout, drafts)
         changes = self._processors.changes(plan, drafts)
         if target.verifies and not self._forces(drafts) and not any(changes):
@@ -80,7 +81,7 @@ class Sampler:
 
     @property
     def live_requests(self) -> Set[int]:
-        """The ids of requests that something is kept of."""
+        """The ids of requests of which something is stored."""
         return self._processors.live_requests
 
     def _forces(self, drafts: DraftBatch) -> bool:
@@ -95,10 +96,11 @@ class Sampler:
         logits: Tensor,
         hidden: Tensor | None,
     ) -> Verification:
-        """Verify the rows of the items that sample: ``logits [R, V]``, changed in place, holds item
-        by item the row of its newest token and one row per node of its draft. All is done where the
-        logits are: on the host in one call, else behind the target's, to where one copy more takes
-        options, trees and masks. Only a rule waits for what was sampled."""
+        """Verify the rows of the items that sample: ``logits [R, V]``, changed in place, holds for
+        each item the row of its newest token and one row per node of its draft. Everything happens
+        where the logits are: on the host in one call, otherwise on the device after the target's
+        call, to which options, trees and masks go in one more copy. Only a rule waits for the
+        samples."""
         raw = _raw(plan, drafts, logits)
         mask = _mask(changes, places(plan, drafts), logits) if any(changes) else None
         rule, forced = self._rule if self._forces(drafts) else None, list[int]()
@@ -138,15 +140,15 @@ def _decided(
     outputs: VerifyOutputs,
     raw: Mapping[int, Tensor],
 ) -> Verification:
-    """By tensors, which are read when the result is."""
+    """A verification from tensors, which are read when the result is."""
     return Verification(plan, lambda: sampling_rows.decode(plan, drafts, outputs), hidden, raw)
 
 
 def _mask(
     changes: Sequence[LogitsChange | None], owned: Sequence[slice], logits: Tensor
 ) -> MaskColumns | None:
-    """The mask of all rows, of which each item has its own. Where processors have to see the
-    logits, it is done to these."""
+    """The mask of all rows, made of each item's. Processors that need the logits are applied to
+    these now."""
     masks = []
     for change, own in zip(changes, owned, strict=True):
         if change is not None:
@@ -159,7 +161,7 @@ def _mask(
 
 
 def _raw(plan: StepPlan, drafts: DraftBatch, logits: Tensor) -> dict[int, Tensor]:
-    """The raw model's log probabilities, of the items that ask for some, by their places."""
+    """The raw model's log probabilities, for the items that want some, by place."""
     if all(item.request.params.logprobs is None for item in plan.items):
         return {}
     return {

@@ -1,8 +1,8 @@
-"""What a step asks of the rows of its requests (cpp/include/trtspec/runtime/sampler.hpp).
+"""The sampling inputs of a step's rows (cpp/include/trtspec/runtime/sampler.hpp).
 
-They are sampled on the host, in one call of C++ that walks the trees and ends texts too, or by the
-tensors that ops and engines take. Of each item that samples there is a row for its newest token,
-then one for each node of its draft; others have none.
+Rows are sampled on the host, in one call of C++ that also walks the trees and ends texts, or with
+the tensors that ops and engines take. Each item that samples has a row for its newest token, then
+one for each node of its draft; other items have none.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NO_MASK = MaskColumns()
 
 
 def root_columns(requests: Sequence[Request]) -> SamplingColumns:
-    """Of one row a request, that of its newest token."""
+    """Columns for one row per request, that of its newest token."""
     return SamplingColumns._make(_root_columns([request.tokens.address for request in requests]))
 
 
 def verify_inputs(plan: StepPlan, drafts: DraftBatch) -> VerifyInputs:
-    """As tensors, on the host."""
+    """The inputs as tensors, on the host."""
     made = _tensors(plan.table, drafts.address)
     return VerifyInputs(SamplingColumns._make(made[:7]), *made[7:])
 
@@ -51,14 +51,14 @@ def verify(
     forced: Sequence[int] = (),
     mask: MaskColumns | None = None,
 ) -> StepResult:
-    """Sample the rows of ``logits [R, V]`` f32, which are on the host, and walk the trees.
-    ``forced``: of each item, see `accept`; left out, of none. ``mask``: changes the logits in place
+    """Sample the rows of ``logits [R, V]`` f32 on the host, and walk the trees. ``forced``: for
+    each item, see `accept`; by default nothing is forced. ``mask``: changes the logits in place
     first."""
     return _result(_verify(plan.table, drafts.address, logits, forced, *(mask or _NO_MASK)), drafts)
 
 
 def decode(plan: StepPlan, drafts: DraftBatch, outputs: VerifyOutputs) -> StepResult:
-    """What tensors say of the rows, wherever they are; one copy comes to the host."""
+    """The result from tensors on any device, with one copy to the host."""
     sampled, accepted, emitted = outputs
     if accepted is None or emitted is None:  # roots alone: each emits its own token
         (sampled,) = to_host([sampled])

@@ -14,10 +14,10 @@ _STREAM = 1
 
 def uniform(seed: int, sample_index: int, step: int) -> float:
     """A number in (0, 1), a pure function of its arguments: word 0 of Philox4x32-10 with the key
-    and the counter words of `trtspec.ops.sampling`, but for the last one.
+    and the counter words of `trtspec.ops.sampling`, except for the last one.
 
-    Python's integers do here in microseconds what ten rounds of tensor operations would take a
-    third of a millisecond for.
+    Python's integers take microseconds for this; ten rounds of tensor operations would take a third
+    of a millisecond.
     """
     c0, c1, c2, c3 = 0, step & _WORD, sample_index & _WORD, _STREAM
     k0, k1 = seed & _WORD, seed >> 32 & _WORD
@@ -29,20 +29,20 @@ def uniform(seed: int, sample_index: int, step: int) -> float:
 
 
 class SimulatedAcceptance:
-    """How many drafts each request's step is to accept, by chance, so that given rates are met.
+    """How many drafts each request's step accepts, drawn at random with given rates.
 
     ``rates[i]`` is the share of steps that accept a draft at depth i + 1 or deeper: unconditional,
-    so never increasing; beyond the last one it is 0. They are met where trees are deep enough. The
+    so never increasing; beyond the last one it is 0. They are met if trees are deep enough. The
     text is then NOT the target's: it is what the drafts say. The draws are keyed by a request's
-    seed, sample index and number of steps: a run repeats itself, whatever the batches, and runs
-    that draft more or less are as lucky as each other, step by step.
+    seed, sample index and number of steps: runs are reproducible whatever the batches, and runs
+    that draft more or less are equally lucky, step by step.
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
-        """``rates`` as `DecodingConfig.simulate_acceptance` has checked them."""
+        """``rates`` as checked by `DecodingConfig.simulate_acceptance`."""
         self.rates = tuple(rates)
 
     def accepted(self, request: Request) -> int:
-        """Drafts that the request's step under way is to accept, were its tree deep enough."""
+        """Drafts that the request's current step accepts, if its tree is deep enough."""
         draw = uniform(request.seed, request.sample_index, request.num_steps)
         return sum(draw < rate for rate in self.rates)

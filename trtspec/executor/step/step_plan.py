@@ -1,4 +1,4 @@
-"""StepPlan: what one step does, as the scheduler decided it."""
+"""StepPlan: what one step does, as decided by the scheduler."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from trtspec.ops.draft_batch import DraftBatch
 class ScheduledRequest:
     """Rows of one request in a step: tokens[start : start + num_rows], then its draft nodes.
 
-    start: the target's committed length; of a request that generates in steps which were not
-        collected yet, the least that it may be. num_rows: 1 (the root) if `is_generation`.
-    max_nodes: draft nodes for which rows and blocks are reserved; 0 in prefill. Where it is 0, NO
-    room of a draft cache is reserved beyond what the request held, so no rollout may run for it.
-    samples: whether the rows reach the newest token, so that the step emits a token; always so if
-        `is_generation`.
+    start: the target's committed length; for a request that generates in steps not collected yet,
+    its minimum. num_rows: 1 (the root) if `is_generation`. max_nodes: draft nodes for which rows
+    and blocks are reserved; 0 in prefill. If it is 0, NO room in a draft cache is reserved beyond
+    what the request held, so no rollout may run for it. samples: whether the rows reach the newest
+    token, so that the step emits a token; always true if `is_generation`.
     """
 
     request: Request
@@ -37,23 +36,20 @@ class ScheduledRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The requests of a step, in order of arrival, and where their rows go. Plain data: whoever
-    holds the same requests and engines can take the step by it.
+    """The requests of a step, in order of arrival, and where their rows go. Plain data: whoever has
+    the same requests and engines can take the step.
 
-    blocks: of each item, its blocks in the target's cache in order of position, int32 [n], not to
-    be written to; left out, a drafter alone is to read the plan.
-    preempted: requests that lost their blocks for this step; they are back in the queue, and
-    drafters forget them.
-    admitted: the items that begin with this step; `start` is what they found of their prompts in
-    the caches. A preempted request begins once only.
-    feeds_drafts: False: the drafter is not in use and may feed prompts to its cache on its next
-    rollout.
-    states: of the items; None: the target keeps none.
-    num_waiting: requests that the step leaves in the queue.
-    pace: tokens a second that time is worth; a rollout may end where its next pass should bring
-    fewer in the time that it takes. 0.0: all of it is wanted.
-    gains: of a drafter's nodes, ln of the chance of one whose parent is right, as its earlier ones
-    have fared: float32 [depths, levels], see `DraftBatch.calibrated`; None: what it says itself.
+    blocks: for each item, its blocks in the target's cache in order of position, int32 [n],
+    read-only; left out if only a drafter reads the plan. preempted: requests that lost their blocks
+    for this step; they are queued again, and drafters forget them. admitted: the items that begin
+    with this step; `start` is how much of their prompts they found in the caches. A preempted
+    request begins only once. feeds_drafts: False: the drafter is off and may feed prompts to its
+    cache at its next rollout. states: of the items; None: the target has none. num_waiting:
+    requests that the step leaves in the queue. pace: the value of time in tokens per second: a
+    rollout may end when its next pass is expected to bring fewer in its time. 0.0: the whole
+    rollout is wanted. gains: for a drafter's nodes, ln of the probability of acceptance given that
+    the parent is right, learned from earlier ones: float32 [depths, levels], see
+    `DraftBatch.calibrated`; None: the drafter's own probabilities.
     """
 
     items: tuple[ScheduledRequest, ...]
@@ -70,7 +66,7 @@ class StepPlan:
     def pick(
         self, places: Sequence[int], pace: float = 0.0, gains: Tensor | None = None
     ) -> StepPlan:
-        """The step with the items at these places alone."""
+        """The step with only the items at these places."""
         items = tuple(self.items[i] for i in places)
         blocks = tuple(self.blocks[i] for i in places) if self.blocks else ()
         states = None if self.states is None else self.states.pick(places)
@@ -78,7 +74,7 @@ class StepPlan:
         return replace(picked, pace=pace, gains=gains)
 
     def without_feeding(self) -> StepPlan:
-        """The same step for a drafter that is not in use; `replace` takes several times as long."""
+        """The same step for a drafter that is off; `replace` takes several times as long."""
         others = self.num_waiting, self.pace, self.gains, self.states, self._table
         return StepPlan(self.items, self.blocks, self.preempted, self.admitted, False, *others)
 
@@ -92,7 +88,7 @@ class StepPlan:
         return self._table
 
     def pack(self, layout: CacheLayout, drafts: DraftBatch) -> RowBatch:
-        """Its rows, and the drafts behind them, as the target's call takes them."""
+        """The plan's rows and drafts as inputs of the target's call."""
         packed = pack_plan(self.table, self.blocks, layout, drafts)
         if self.states is None:
             return packed

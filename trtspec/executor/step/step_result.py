@@ -1,4 +1,4 @@
-"""StepResult: what became of a step (cpp/include/trtspec/runtime/step_result.hpp)."""
+"""StepResult: the outcome of a step (cpp/include/trtspec/runtime/step_result.hpp)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class StepResult:
-    """A column of values by item of a step's plan, in its order.
+    """Columns of values by item of a step's plan, in order.
 
     A path through a tree is accepted up to where its text ends, or before a row for which the model
-    gave no usable number; if that is the root's, the request fails.
+    gave no usable number; if that is the root's row, the request fails.
 
-    start: item i emits tokens[start[i] : start[i + 1]], the last one being the bonus token; none
-    if it failed, or if the end of its prompt was not fed. rows: that emit these, 0 the root's, then
-    those of accepted nodes. ends: the finish reason of each, None if it goes on, 'error' if it
-    failed. logprobs: of the tokens of the items that ask for some, by item. hidden: the target's
-    states of the rows that stay in its cache, of one item behind the other ``[sum(num_kept),
-    n*H]``, for a drafter that reads them. drafts: what was verified, by item.
+    start: item i emits tokens[start[i] : start[i + 1]], the last one being the bonus token; none if
+    it failed, or if the end of its prompt was not fed. rows: which rows emit these, 0 the root's,
+    then those of accepted nodes. ends: the finish reason of each, None if it goes on, 'error' if it
+    failed. logprobs: by item, for the tokens of items that want some. hidden: the target's hidden
+    states of the rows that stay in its cache, item after item ``[sum(num_kept), n*H]``, for a
+    drafter that reads them. drafts: what was verified, by item.
     """
 
     start: list[int]
@@ -50,7 +50,8 @@ class StepResult:
 
     @classmethod
     def of(cls, emitted: Sequence[Sequence[int]], drafts: DraftBatch | None = None) -> StepResult:
-        """Of items that emit these tokens, along the first nodes of their trees, and go on."""
+        """The result of items that emit these tokens, along the first nodes of their trees, and go
+        on."""
         return cls(
             [0, *accumulate(map(len, emitted))],
             [token for tokens in emitted for token in tokens],
@@ -60,7 +61,7 @@ class StepResult:
         )
 
     def pick(self, places: Sequence[int]) -> StepResult:
-        """The result of the items at these places alone; without ``hidden``."""
+        """The result of only the items at these places, without ``hidden``."""
         spans = [slice(self.start[i], self.start[i + 1]) for i in places]
         return StepResult(
             [0, *accumulate(span.stop - span.start for span in spans)],
@@ -87,11 +88,11 @@ class StepResult:
 
     @property
     def failures(self) -> list[bool]:
-        """Of each item whether it failed."""
+        """Whether each item failed."""
         return [end == "error" for end in self.ends]
 
     def cut(self, i: int, count: int, reason: str | None) -> None:
-        """The text of item i ends, for that reason, with the first ``count`` tokens it emits."""
+        """End the text of item i, for that reason, with the first ``count`` tokens it emits."""
         self.ends[i] = reason
         end = self.start[i] + count
         surplus = self.start[i + 1] - end
@@ -102,7 +103,7 @@ class StepResult:
                 del self.logprobs[i][count:]
 
     def num_kept(self, plan: StepPlan) -> list[int]:
-        """Rows that stay in the target's cache, of each item: those that are fed, then accepted
+        """Rows of each item that stay in the target's cache: those that are fed, then accepted
         nodes. The last emitted token has no row yet."""
         start, ends = self.start, self.ends
         return [
@@ -111,8 +112,8 @@ class StepResult:
         ]
 
     def keep_hidden(self, plan: StepPlan, hidden: Tensor) -> None:
-        """Have the target's states of the rows that stay, of those ``[T, n*H]`` of all rows of the
-        step."""
+        """Store the target's hidden states of the rows that stay, taken from those of all rows of
+        the step ``[T, n*H]``."""
         asked = plan.table, self.start, self.rows, self.failures, self.drafts.address
         rows: Tensor = torch.classes.trtspec.ResourceManager.kept_rows(*asked)
         if len(rows) < len(hidden):

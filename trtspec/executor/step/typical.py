@@ -1,4 +1,4 @@
-"""TypicalAcceptance: the lossy rule that keeps drafts which are likely, not those sampled."""
+"""TypicalAcceptance: the lossy rule that accepts likely drafts instead of sampled ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trtspec.ops.tree import TokenTree
 class TypicalAcceptance:
     """Replaces equality with the target's sample by "the target finds it likely enough".
 
-    A node is kept where its token has more than ``min(threshold, alpha * exp(-entropy))`` of the
-    distribution that the target samples from (after penalties, temperature and filters), or is what
-    the target sampled. The deepest path of kept nodes is accepted, of equals the first; the token
-    behind it is the target's own sample. At temperature 0 nothing changes. The text is NOT the
-    target's: it depends on the drafts, and so on batch and tree.
+    A node is kept if its token has more than ``min(threshold, alpha * exp(-entropy))`` of the
+    distribution that the target samples from (after penalties, temperature and filters), or if it
+    is what the target sampled. The deepest path of kept nodes is accepted, the first among equals;
+    the token after it is the target's own sample. At temperature 0 nothing changes. The text is NOT
+    the target's: it depends on the drafts, and so on batch and tree.
     """
 
     def __init__(self, config: TypicalAcceptanceConfig) -> None:
@@ -47,7 +47,7 @@ class TypicalAcceptance:
     def _likely(
         self, request: Request, tree: TokenTree, rows: npt.NDArray[np.int32], logits: Tensor
     ) -> npt.NDArray[np.bool_]:
-        """Of each node, where the logits are but for the answer."""
+        """For each node, computed where the logits are, except for the answer."""
         verifying, place = np.unique(rows, return_inverse=True)
         own, which, tokens = (
             torch.from_numpy(index.astype(np.int64)).to(logits.device)
@@ -62,8 +62,8 @@ class TypicalAcceptance:
 
 
 def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
-    """What a row is sampled from at a temperature above 0: ``[R, V]`` float32 logits ->
-    probabilities, 0 for what the filters exclude (see `trtspec.ops.sampling`)."""
+    """The distribution that a row is sampled from at a temperature above 0: ``[R, V]`` float32
+    logits -> probabilities, 0 for what the filters exclude (see `trtspec.ops.sampling`)."""
     scaled = logits / params.temperature
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     if params.top_k > 0:

@@ -1,4 +1,4 @@
-"""Verification: a step's rows at the target, whose result may still be computed."""
+"""Verification: the target's verification of a step's rows, which may still be running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtspec.ops.draft_batch import DraftBatch
 class Verification:
     """What was launched at the target.
 
-    hidden: the target's states of all rows of the step ``[T, n*H]``, if it hands them out.
+    hidden: the target's hidden states of all rows of the step ``[T, n*H]``, if it outputs them.
     """
 
     def __init__(
@@ -26,17 +26,16 @@ class Verification:
         hidden: Tensor | None = None,
         raw: Mapping[int, Tensor] | None = None,
     ) -> None:
-        """``decide``: gives the result of the plan, waiting for the device where it is made.
-        ``raw``: log probabilities ``[1 + nodes, V]`` of the items that want some, by their places.
-        """
+        """``decide``: returns the result for the plan, waiting for the device if it is made there.
+        ``raw``: log probabilities ``[1 + nodes, V]`` of the items that want some, by place."""
         self.hidden = hidden
         self._plan = plan
         self._decide = decide
         self._raw = raw or {}
 
     def read(self) -> StepResult:
-        """The result. Waits for the device; one copy comes back, and one more if log probabilities
-        are asked for."""
+        """The result. Waits for the device; takes one copy to the host, and one more if log
+        probabilities are wanted."""
         result = self._decide()
         asked = [i for i in self._raw if not result.failed(i)]
         if asked:
@@ -44,7 +43,7 @@ class Verification:
         return result
 
     def _read_logprobs(self, asked: Sequence[int], result: StepResult) -> None:
-        """Of the tokens of several items, read together."""
+        """Log probabilities for the tokens of several items, read together."""
         raw = [self._raw[i] for i in asked]
         device = raw[0].device
         spans = [slice(result.start[i], result.start[i + 1]) for i in asked]
@@ -66,7 +65,7 @@ class Verification:
 
 
 def places(plan: StepPlan, drafts: DraftBatch) -> list[slice]:
-    """Where the rows of each item are among those that are verified."""
+    """Where the rows of each item are among the verified rows."""
     found, first = [], 0
     for item, nodes in zip(plan.items, drafts.counts, strict=True):
         end = first + (1 + nodes if item.samples else 0)

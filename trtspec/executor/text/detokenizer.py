@@ -13,16 +13,16 @@ from trtspec.executor.text.token_decoder import TokenDecoder
 MARK = "\ufffd"
 _INVALID = re.compile("[\udc80-\udcff]")
 _SURROGATE = re.compile(b"\xed[\xa0-\xbf]")
-"""Bytes that no character begins with (the Unicode Standard, table 3-7). Python's decoder waits for
-the third one, as its error handler `surrogatepass` would read them."""
+"""Bytes with which no character begins (the Unicode Standard, table 3-7). Python's decoder waits
+for a third byte, as its error handler `surrogatepass` would read them."""
 
 
 class Utf8Stream:
-    """Characters as soon as their last byte has come; U+FFFD for bytes that belong to none."""
+    """Characters as soon as their last byte has arrived; U+FFFD for bytes that belong to none."""
 
     def __init__(self, marks_each_byte: bool) -> None:
-        """`marks_each_byte`: a mark for every invalid byte; else the beginning of a character that
-        does not go on has one mark in all."""
+        """`marks_each_byte`: one mark for every invalid byte; otherwise an incomplete character
+        gets one mark as a whole."""
         errors = "surrogateescape" if marks_each_byte else "replace"
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
@@ -32,7 +32,7 @@ class Utf8Stream:
         return self._decoder.getstate()[0]
 
     def push(self, data: bytes) -> tuple[str, bool]:
-        """The characters completed, and whether some are marks of single invalid bytes."""
+        """The completed characters, and whether some are marks of single invalid bytes."""
         text = self._decoder.decode(data)
         if _SURROGATE.match(self.pending):
             text += self._decoder.decode(b"", final=True)
@@ -70,8 +70,8 @@ class Detokenizer:
     def __init__(
         self, tokenizer: Any, skip_special_tokens: bool = True, context: Sequence[int] = ()
     ) -> None:
-        """`tokenizer`: one of transformers or of tokenizers, or the TokenDecoder of one.
-        `context`: the tokens before the text, the prompt say."""
+        """`tokenizer`: one of transformers or of tokenizers, or the TokenDecoder of one. `context`:
+        the tokens before the text, such as the prompt."""
         self._decoder = TokenDecoder.of(tokenizer)
         self._skipped = self._decoder.special if skip_special_tokens else {}
         self._utf8 = Utf8Stream(marks_each_byte=not self._decoder.is_byte_level)
@@ -87,7 +87,7 @@ class Detokenizer:
             self._read_context(context)
 
     def push(self, token: int) -> str:
-        """Append a token; the characters it completes, often none within a character."""
+        """Append a token; returns the characters it completes, often none within a character."""
         if token not in self._skipped and not self._utf8.pending:
             text = self._decoder.whole(token)
             if text is not None:  # byte-level: nothing before it says what it is
@@ -104,7 +104,7 @@ class Detokenizer:
         return marks + self._push_text([token])
 
     def flush(self) -> str:
-        """What is held back, at the end of the text: the mark of an unfinished character."""
+        """What is held back at the end of the text: the mark of an incomplete character."""
         if not self._is_open:
             return ""
         self._is_open = False
@@ -117,13 +117,13 @@ class Detokenizer:
         return token not in self._skipped and self._decoder.piece(token) is not None
 
     def _end_of(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The last tokens, up to so many, of those that are shown."""
+        """The last visible tokens, up to that many."""
         newest_first = (token for token in reversed(tokens) if self._is_shown(token))
         return list(islice(newest_first, count))[::-1]
 
     def _read_bytes(self, tokens: Sequence[int]) -> None:
-        """Take in the bytes of a character that the tokens only begin: those of the last three
-        tokens tell, as UTF-8 shows where a character begins."""
+        """Read the bytes of a character that the tokens only begin: the last three tokens suffice,
+        as UTF-8 shows where a character begins."""
         for token in tokens[-3:]:
             data = self._decoder.bytes_of(token)
             if data is None:
@@ -159,7 +159,7 @@ class Detokenizer:
         return self._push_text(character, is_whole=True)
 
     def _go_on_behind(self, token: int) -> None:
-        """Bytes up to this token were shown: what comes next is not the first of the text."""
+        """Bytes up to this token were shown, so what follows is not the first of the text."""
         self._context, self._held, self._run = [token], [], []
         self._begun = True
 
@@ -182,8 +182,8 @@ class Detokenizer:
         return self._decoder.decode([*self._context, *self._held])[len(before) :]
 
     def _is_cut(self, text: str, last: int) -> bool:
-        """True if a text ends in a mark that its last token does not spell: some tokenizers in
-        Python do not say which of their tokens are bytes."""
+        """True if a text ends in a mark that its last token does not spell: some Python tokenizers
+        do not say which of their tokens are bytes."""
         if not text.endswith(MARK) or self._decoder.bytes_of(last) is not None:
             return False
         return not self._decoder.spells(last, MARK)

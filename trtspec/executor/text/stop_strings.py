@@ -1,4 +1,4 @@
-"""StopStrings: looks for stop strings in a growing text, of which a part may not be shown."""
+"""StopStrings: finds stop strings in a growing text, part of which may be hidden."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 
 class StopStrings:
-    """The text of one request, as it is shown, and the strings that end it.
+    """The visible text of one request, and the strings that end it.
 
-    A string that holds a hidden token is looked for in the whole text, with the hidden tokens at
-    their places; the others in the text that is shown. Positions count what is shown.
+    A string that contains a hidden token is searched in the whole text, with hidden tokens in
+    place; the others in the visible text. Positions count visible characters.
     """
 
     def __init__(self, strings: Iterable[str], hidden: Mapping[int, str]) -> None:
@@ -32,7 +32,7 @@ class StopStrings:
 
     @property
     def decided_text(self) -> str:
-        """The text that belongs to no stop string, whatever comes."""
+        """The text that belongs to no stop string, whatever follows."""
         if not self._has_strings:
             return self.text
         decided = self._shown.num_decided
@@ -41,7 +41,7 @@ class StopStrings:
         return self.text[:decided]
 
     def append(self, token: int | None, shown: str) -> None:
-        """Append a token, or None, and the characters that are shown by now because of it."""
+        """Append a token, or None, and the characters that it makes visible."""
         self._shown.text += shown
         if self._whole is None:
             return
@@ -54,7 +54,7 @@ class StopStrings:
 
     def find(self) -> tuple[int, str] | None:
         """Where a stop string begins, and which: the one that begins first among those that end in
-        what is new since the last call; of equals the one that was given first."""
+        what is new since the last call; among equals the one that was given first."""
         if not self._has_strings:
             return None
         hits = self._shown.find()
@@ -63,12 +63,11 @@ class StopStrings:
         return min(hits, key=lambda hit: (hit[0], self._order[hit[1]])) if hits else None
 
     def cut(self, begin: int, end: str) -> None:
-        """End the text at a position, with this behind it."""
+        """End the text at a position, followed by this."""
         self._shown.text = self.text[:begin] + end
 
     def _place(self, position: int) -> int:
-        """A position of the whole text in the text that is shown; the same for all of a hidden
-        token."""
+        """A position of the whole text in the visible text; the same for all of a hidden token."""
         before = bisect_left(self._places, position)
         hidden = self._sizes[before]
         if before:
@@ -78,7 +77,7 @@ class StopStrings:
 
 
 class _Search:
-    """One text and the strings that are looked for in it."""
+    """One text and the strings that are searched in it."""
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self.text = ""
@@ -97,6 +96,6 @@ class _Search:
 
     @property
     def num_decided(self) -> int:
-        """Characters before the longest end of the text that begins one of the strings."""
+        """Characters before the longest suffix of the text that begins one of the strings."""
         lengths = (n for s in self._strings for n in range(1, len(s)) if self.text.endswith(s[:n]))
         return len(self.text) - max(lengths, default=0)

@@ -1,5 +1,5 @@
-"""Where a text ends, and its characters so far: decided token by token, so that speculation, which
-delivers several tokens at once, never changes either."""
+"""StopChecker: where a text ends, and its characters so far. Both are decided token by token, so
+that speculation, which delivers several tokens at once, changes neither."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from trtspec.executor.text.token_decoder import TokenDecoder
 
 
 class StopChecker:
-    """Keeps a request's text, and finds the stop strings that end it. Where it ends by its tokens
-    alone C++ has decided (`text_end` of cpp/include/trtspec/text_end.hpp).
+    """Keeps a request's text, and finds the stop strings that end it. Ends by tokens alone are
+    decided in C++ (`text_end` of cpp/include/trtspec/text_end.hpp).
 
     finish_reason: None while it goes on; 'stop' at an EOS token, one of stop_token_ids or a stop
     string; 'length' at max_output_tokens. stop_reason: None, the stop token's id, or the string;
-    for a token that one of the stop strings names, that string. After a stop string the text ends
-    before that string, after a stop token before that token (with include_stop_str_in_output, after
-    either). Of several stop strings completed by one token the one that begins first counts. Stop
-    strings within the first `min_tokens` tokens do not count; that no end token comes there is seen
-    to in the logits.
+    for a token that one of the stop strings names, that string. The text ends before a stop string
+    or stop token (with include_stop_str_in_output, after it). Of several stop strings completed by
+    one token the one that begins first counts. Stop strings within the first `min_tokens` tokens do
+    not count; end tokens are masked there in the logits.
 
-    Stop strings are looked for in the text as it is shown; those that hold a special token, in the
-    text with special tokens, shown or not. Without any, tokens are decoded when `text` is asked
-    for: on another thread perhaps, while no token is accepted.
+    Stop strings are searched in the visible text; those that contain a special token, in the text
+    with special tokens, visible or not. Without any, tokens are decoded when `text` is read,
+    possibly on another thread, while no token is accepted.
     """
 
     def __init__(
@@ -36,10 +35,10 @@ class StopChecker:
         tokenizer: Any = None,
         prompt: Sequence[int] = (),
     ) -> None:
-        """`eos_token_ids`: end tokens that are no stop_reason. `tokenizer`: one of transformers or
-        of tokenizers, or the TokenDecoder of one. Without it, or with params.detokenize False,
-        there is no text, and stop strings cannot be found. The text goes on behind `prompt`: a word
-        that begins with a space there keeps it."""
+        """`eos_token_ids`: end tokens that are not reported as stop_reason. `tokenizer`: one of
+        transformers or of tokenizers, or the TokenDecoder of one. Without it, or with
+        params.detokenize False, there is no text, and stop strings cannot be found. The text
+        continues `prompt`: a word that begins with a space there keeps it."""
         self.num_tokens = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -64,16 +63,18 @@ class StopChecker:
 
     @property
     def text(self) -> str:
-        """The characters so far that no later token can take back: an end that may be the beginning
+        """The characters so far that no later token can revoke: a suffix that may be the beginning
         of a stop string is held back until that is decided."""
         self._read()
         return self._stops.text if self.is_finished else self._stops.decided_text
 
     def accept(self, tokens: Sequence[int], reason: str | None) -> int:
-        """Append the tokens that a step emitted, at least one; how many of them belong to the text.
+        """Append the tokens that a step emitted, at least one; returns how many of them belong to
+        the text.
 
-        reason: why it ends with the last of them, by the tokens alone: 'stop', 'length' or None. A
-        stop string may end it before that."""
+        reason: why it ends with the last of them, by tokens alone: 'stop', 'length' or None. A stop
+        string may end it earlier.
+        """
         assert not self.is_finished, "a token after the end"
         last = len(tokens) - 1
         if self._params.stop_strings:
@@ -91,7 +92,7 @@ class StopChecker:
         return len(tokens)
 
     def _accept(self, token: int, reason: str | None) -> None:
-        """Append one token where stop strings count."""
+        """Append one token, checking stop strings."""
         self.num_tokens += 1
         counts = self.num_tokens > self._params.min_tokens
         is_named = token in self._named and counts
@@ -116,7 +117,7 @@ class StopChecker:
             self.stop_reason = token
 
     def _read(self) -> None:
-        """Decode the tokens that were not yet."""
+        """Decode pending tokens."""
         unread, self._unread = self._unread, []
         for token, is_last in unread:
             assert self._detokenizer is not None

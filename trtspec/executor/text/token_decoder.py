@@ -1,4 +1,5 @@
-"""TokenDecoder: what the tokens of a tokenizer are, bytes or text, and what a list of them says."""
+"""TokenDecoder: what the tokens of a tokenizer are, bytes or text, and what a list of them
+spells."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenDecoder:
-    """Reads the tokens of one tokenizer, of transformers or of tokenizers.
+    """Decodes the tokens of one tokenizer, of transformers or of tokenizers.
 
     special: id -> text of the special tokens. is_byte_level: every token is a piece of UTF-8, as in
-    GPT-2 and Llama 3, so that a text is what its tokens' bytes say and nothing else. In other
-    vocabularies tokens are text, and single bytes (``<0xE2>``, "byte fallback") spell the rest.
+    GPT-2 and Llama 3, so that a text is exactly its tokens' bytes. In other vocabularies tokens are
+    text, and single bytes (``<0xE2>``, "byte fallback") spell the rest.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -40,7 +41,7 @@ class TokenDecoder:
 
     @classmethod
     def of(cls, tokenizer: Any) -> TokenDecoder:
-        """The decoder of a tokenizer; one that is a decoder already is shared."""
+        """The decoder of a tokenizer; a decoder is returned as it is."""
         return tokenizer if isinstance(tokenizer, TokenDecoder) else cls(tokenizer)
 
     def piece(self, token: int) -> str | None:
@@ -52,7 +53,7 @@ class TokenDecoder:
         return None if piece is None else str(piece)
 
     def spells(self, token: int, text: str) -> bool:
-        """True if the token's spelling holds the text, and not only what stands for bytes that
+        """True if the token's spelling contains the text, rather than placeholders for bytes that
         cannot be shown alone."""
         piece = self.piece(token)
         if piece is None or text not in piece:
@@ -60,7 +61,7 @@ class TokenDecoder:
         return not self._slow or self._tokenizer.convert_tokens_to_ids(piece) == token
 
     def bytes_of(self, token: int) -> bytes | None:
-        """The bytes of a token that is bytes, which may be part of a character; None for text."""
+        """The bytes of a byte token, which may be part of a character; None for text."""
         if token not in self._bytes:
             self._bytes[token] = self._find_bytes(token)
         return self._bytes[token]
@@ -72,7 +73,7 @@ class TokenDecoder:
         return self._whole[token]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a list, special tokens included, without the cosmetic clean-up of spaces,
+        """The text of a list, including special tokens, without the cosmetic clean-up of spaces,
         which would change the text later."""
         if self._slow:
             return str(self._tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
@@ -102,7 +103,7 @@ class TokenDecoder:
 
 
 def _decoder_steps(decoder: Any) -> set[str]:
-    """Names of the steps that make text from pieces."""
+    """Names of the decoder's steps, from pieces to text."""
     if decoder is None:
         return set()
     state = json.loads(decoder.__getstate__())
@@ -110,8 +111,8 @@ def _decoder_steps(decoder: Any) -> set[str]:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The letters by which byte-level vocabularies (GPT-2 and after) spell bytes: printable ones
-    stand for themselves, the others for code points from 256 on, in order."""
+    """The characters by which byte-level vocabularies (GPT-2 and after) spell bytes: printable ones
+    as themselves, the others as code points from 256 on, in order."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     letters = {chr(byte): byte for byte in plain}
