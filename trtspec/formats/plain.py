@@ -55,12 +55,12 @@ class PlainFormat(WeightFormat):
         residual: Tensor | None,
     ) -> Tensor:
         if self.dtype is None:
-            around = {"norm": norm, "gated": gated, "residual": residual}
-            return self._product(buffers, x, bias, n, out_dtype, **around)
+            return self._product(
+                buffers, x, bias, n, out_dtype, norm=norm, gated=gated, residual=residual
+            )
         x, wide = x if norm is None else norm(x), out_dtype or x.dtype
         x = (swiglu(x) if gated else x).to(self.dtype)
-        around = {"norm": None, "gated": False, "residual": None}
-        y = self._product(buffers, x, None, n, wide, **around)
+        y = self._product(buffers, x, None, n, wide, norm=None, gated=False, residual=None)
         y = y if bias is None else y + bias
         return y if residual is None else residual + y
 
