@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,16 +19,15 @@ from checkpoint_converters.containers.safetensors_files import (
     read_headers,
     weight_files,
 )
-from checkpoint_converters.containers.tensor_sources import RotaryHalves, Shifted
 from checkpoint_converters.content_hash import hash_files
-from checkpoint_converters.families.family import Change, Family
+from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.registry import families
 from checkpoint_converters.gguf_config import ARCHITECTURE, BLOCKS_AS
 from checkpoint_converters.hf_config import CONFIG, GENERATION_CONFIG, HfConfig, read_dtype
-from checkpoint_converters.names import by_usual_names, resolve, split_fused, split_mixed
+from checkpoint_converters.names import resolve
 from checkpoint_converters.quantised.folded import fold, is_quantised, storage_of
 from checkpoint_converters.quantised.registry import QUANTIZATION_FILES
-from checkpoint_converters.stacked import split_stacked
+from checkpoint_converters.rewrites import rewritten
 from checkpoint_converters.unrun_mixers import refuse_unrun_mixers
 from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
@@ -124,17 +122,9 @@ def load_checkpoint(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> C
     headers = fold(hf, stored)
     where = f"{path}{base_note(headers)}"
     config = _config(family, hf, headers)
-    headers = split_fused(family.fused, family.names, config, headers)
-    headers = split_mixed(family.mixed, family.names, config, headers)
-    headers = split_stacked(family.stacked, family.names, config, headers)
-    headers = by_usual_names(family.also, config, headers)
-    gguf = find_gguf(path)
-    if gguf is not None and family.gguf is not None:
-        headers = _changed(family.gguf.changes, config, headers)
+    headers = rewritten(family, config, headers)
     embedding, head = family.embedding, family.head
-    redundant_head = config.head.tied and head in headers and embedding in headers
-    if config.head.tied and embedding not in headers and head in headers:
-        headers[embedding] = headers.pop(head)  # as safetensors.torch.save_model leaves of the two
+    redundant_head = config.head.tied and head in headers
     dropped = {head} if redundant_head else set()
     for part in _present(auxiliary, hf):
         dropped |= part.tensors(headers, config.num_layers)
@@ -143,14 +133,10 @@ def load_checkpoint(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> C
     if redundant_head:
         _require_equal(headers[embedding], headers[head])
     ignored = tuple(sorted((*resolved.ignored, *dropped)))
-    tensors = _in_halves(resolved.tensors, family.paired, config)
-    if gguf is not None and family.gguf is not None and family.gguf.norms_plus_one:
-        # All but those of what mixers put out.
-        norms = (n for n in tensors if re.search(r"(?<!\.attn\.)norm\.weight$", n))
-        tensors |= {name: Shifted.of(tensors[name], -1) for name in norms}
+    gguf = find_gguf(path)
     files = weight_files(stored) if gguf is None else open_gguf(gguf).files
-    config = replace(config, storage=storage_of(tensors))
-    return Checkpoint(path, config, LazyTensors(tensors), ignored, tuple(files))
+    config = replace(config, storage=storage_of(resolved.tensors))
+    return Checkpoint(path, config, LazyTensors(resolved.tensors), ignored, tuple(files))
 
 
 def _present(auxiliary: Sequence[AuxiliaryWeights], hf: HfConfig) -> list[AuxiliaryWeights]:
@@ -205,32 +191,6 @@ def _of_gguf(file: GgufFile) -> tuple[Family, HfConfig]:
     return family.in_gguf(), HfConfig.of_gguf(file, gguf.keys)
 
 
-def _changed(
-    changes: Mapping[str, Change], config: ModelConfig, headers: Mapping[str, TensorHeader]
-) -> dict[str, TensorHeader]:
-    """The tensors, with what a family's GGUF files have in another form as all others have it."""
-    found = dict(headers)
-    for i, layer in enumerate(config.layers):
-        for name, change in changes.items():
-            theirs = name.format(i=i)
-            if theirs in found:
-                found[theirs] = change(found[theirs], layer.mixer)
-    return found
-
-
-def _in_halves(
-    tensors: Mapping[str, TensorHeader], paired: Mapping[str, str], config: ModelConfig
-) -> dict[str, TensorHeader]:
-    """The tensors, those of ``paired`` projections in the order that all others have."""
-    found = dict(tensors)
-    for i, layer in enumerate(config.layers):
-        for part, heads in paired.items():
-            for name in (f"layers.{i}.{part}.weight", f"layers.{i}.{part}.bias"):
-                if name in found:
-                    found[name] = RotaryHalves.of(found[name], getattr(layer.mixer, heads))
-    return found
-
-
 def _config(family: Family, hf: HfConfig, headers: Mapping[str, TensorHeader]) -> ModelConfig:
     try:
         return ModelConfig(
@@ -262,7 +222,7 @@ def _require_equal(embedding: TensorHeader, head: TensorHeader) -> None:
 def _agree(embedding: TensorHeader, head: TensorHeader) -> bool:
     """Whether two matrices are one; of which a quantised one was rounded."""
     ours, theirs = embedding.read(), head.read()
-    if embedding.scheme is None and head.scheme is None:
+    if embedding.storage is None and head.storage is None:
         return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
     ours, theirs = ours.float(), theirs.float()
     return bool((ours - theirs).norm() <= _ROUNDED * ours.norm())

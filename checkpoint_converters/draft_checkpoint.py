@@ -108,19 +108,18 @@ class DraftCheckpoint:
     @cached_property
     def storage(self) -> NetworkStorage | None:
         """How its weights are quantised; None: they are floats."""
-        return storage_of({name: self.tensors.header(name) for name in self.tensors})
+        return storage_of(self.tensors.headers)
 
     def in_floats(self, head_alone: bool = False, bits: int = 0) -> DraftCheckpoint:
         """Itself, with floats in place of the quantised weights of linear layers that have more
         than ``bits``, or of the head alone. Embeddings stay as they are: of a language model whose
         head is its embedding, the head becomes a tensor of its own."""
         found = self if not isinstance(self.config, ModelConfig) else self._with_head()
-        whole = found.tensors.whole
+        whole = found.tensors.headers
         kept = {n for n in whole if n.endswith(EMBEDDING)}
         if head_alone:
             kept = {n for n in whole if not n.endswith(HEAD)}
-        schemes = {n: header.scheme for n, header in whole.items()}
-        kept |= {n for n, scheme in schemes.items() if scheme and scheme.bits <= bits}
+        kept |= {n for n, each in whole.items() if each.storage and each.storage.bits <= bits}
         return found._holding(found.config, found.tensors.in_floats(kept))
 
     def with_caches(self, dtype: CacheDtype | None) -> DraftCheckpoint:
@@ -140,7 +139,7 @@ class DraftCheckpoint:
             return replace(self, notes=notes, files=(*self.files, token_map))
         found = self._with_head()
         head = replace(found.config.head, rows=len(ids))
-        tensors = found.tensors.whole
+        tensors = dict(found.tensors.headers)
         tensors[HEAD] = PickedRows.of(tensors[HEAD], ids)
         tensors[TOKEN_MAP] = held_map(ids, token_map)
         found = found._holding(replace(found.config, head=head), LazyTensors(tensors))
@@ -148,7 +147,7 @@ class DraftCheckpoint:
 
     def _with_head(self) -> DraftCheckpoint:
         """Itself, a causal language model, with a head that is a tensor of its own."""
-        config, tensors = self.config, self.tensors.whole
+        config, tensors = self.config, dict(self.tensors.headers)
         if not config.head.tied:
             return self
         tensors[HEAD] = tensors[EMBEDDING]
@@ -169,7 +168,7 @@ class DraftCheckpoint:
         bias = torch.zeros(config.vocab_size)
         bias[torch.tensor(tokens)] = _NEVER
         if config.maps_tokens:
-            bias = bias[self.tensors[TOKEN_MAP]]
+            bias = bias[self.tensors.headers[TOKEN_MAP].read()]
             if not bias.any():
                 return self
         header = HeldTensor(HEAD_BIAS, self.files[0], "F32", tuple(bias.shape), bias)

@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
+from trtspec.config.quantised import Weight
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
 
@@ -61,14 +62,13 @@ class TensorHeader:
         """``tensor[index]``, read alone when asked for."""
         return _Entry(self.name, self.file, self.dtype, self.shape[1:], self, index)
 
-    def beside(self) -> Mapping[str, TensorHeader]:
-        """Tensors that lie beside this one, by what stands behind its name: of a quantised weight
-        the numbers that its floats are made of."""
-        return {}
+    def weight(self) -> Weight:
+        """The tensor as its file has it: a quantised one is not made into floats."""
+        return self.read()
 
     @property
-    def scheme(self) -> WeightStorage | None:
-        """How the numbers of a quantised weight are stored; None: it has floats alone."""
+    def storage(self) -> WeightStorage | None:
+        """How a quantised weight is stored; None: it has floats alone."""
         return None
 
 
@@ -190,51 +190,35 @@ def _nothing_found(folder: Path) -> str:
     return f"{folder} has neither {SINGLE} nor {INDEX}{found}"
 
 
-class LazyTensors(Mapping[str, Tensor]):
+class LazyTensors(Mapping[str, Weight]):
     """Tensors by internal name, each read from its file when asked for (and not kept)."""
 
     def __init__(self, headers: Mapping[str, TensorHeader]) -> None:
-        self._headers = dict(headers)
-        for name, header in headers.items():
-            self._headers |= {name + suffix: part for suffix, part in header.beside().items()}
+        self.headers: Mapping[str, TensorHeader] = dict(headers)
+        """What is known of each without reading it."""
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self._headers[name].read()
+    def __getitem__(self, name: str) -> Weight:
+        return self.headers[name].weight()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._headers  # without reading it
+        return name in self.headers  # without reading it
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._headers)
+        return iter(self.headers)
 
     def __len__(self) -> int:
-        return len(self._headers)
-
-    @property
-    def headers(self) -> Mapping[str, TensorHeader]:
-        """What is known of each without reading it."""
-        return self._headers
-
-    @property
-    def whole(self) -> dict[str, TensorHeader]:
-        """Its tensors, but for those that lie beside a quantised weight."""
-        parts = {n + suffix for n, header in self._headers.items() for suffix in header.beside()}
-        return {n: header for n, header in self._headers.items() if n not in parts}
+        return len(self.headers)
 
     def in_floats(self, kept: Container[str] = ()) -> LazyTensors:
-        """The same, with floats alone in place of each quantised weight but those ``kept``."""
+        """The same, with floats in place of each quantised weight but those ``kept``."""
         return LazyTensors(
-            {n: header if n in kept else _Floats.of(header) for n, header in self.whole.items()}
+            {n: header if n in kept else _Floats.of(header) for n, header in self.headers.items()}
         )
-
-    def header(self, name: str) -> TensorHeader:
-        """Where a tensor lies and what it is, without reading it."""
-        return self._headers[name]
 
 
 @dataclass(frozen=True)
 class _Floats(TensorHeader):
-    """A tensor without what lies beside it."""
+    """A tensor as floats alone."""
 
     whole: TensorHeader
 

@@ -4,14 +4,16 @@ of a file."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
-from trtspec.config.storage import ROW_SUFFIXES, WeightStorage
+from trtspec.config.quantised import QuantisedTensor, Weight
+from trtspec.config.storage import WeightStorage
 
 SPELLING = {
     torch.float32: "F32",
@@ -42,11 +44,35 @@ class HeldTensor(TensorHeader):
 
 
 @dataclass(frozen=True, eq=False)
-class PickedRows(TensorHeader):
-    """Rows ``[n]`` of a matrix ``[V, H]`` as a matrix ``[n, H]``, read when asked for."""
+class _RowsOf(TensorHeader, ABC):
+    """Rows of a tensor, in an order of their own, read when asked for; of a quantised one they stay
+    quantised."""
 
     whole: TensorHeader
-    rows: Tensor
+
+    @abstractmethod
+    def rows(self, whole: Tensor) -> Tensor:
+        """Those of a tensor with as many rows, sharing no memory with it."""
+
+    def read(self) -> Tensor:
+        return self.rows(self.whole.read())
+
+    def weight(self) -> Weight:
+        found = self.whole.weight()
+        return (
+            found.with_rows(self.rows) if isinstance(found, QuantisedTensor) else self.rows(found)
+        )
+
+    @property
+    def storage(self) -> WeightStorage | None:
+        return self.whole.storage
+
+
+@dataclass(frozen=True, eq=False)
+class PickedRows(_RowsOf):
+    """Rows ``[n]`` of a matrix ``[V, H]`` as a matrix ``[n, H]``."""
+
+    picked: Tensor
 
     @classmethod
     def of(cls, whole: TensorHeader, rows: Tensor) -> PickedRows:
@@ -54,23 +80,14 @@ class PickedRows(TensorHeader):
         shape = (len(rows), *whole.shape[1:])
         return cls(whole.name, whole.file, whole.dtype, shape, whole, rows)
 
-    def read(self) -> Tensor:
-        """The rows in their order; the matrix is read for it and let go."""
-        return self.whole.read().index_select(0, self.rows)
-
-    def beside(self) -> Mapping[str, TensorHeader]:
-        return _rows_beside(self.whole, lambda part: PickedRows.of(part, self.rows))
-
-    @property
-    def scheme(self) -> WeightStorage | None:
-        return self.whole.scheme
+    def rows(self, whole: Tensor) -> Tensor:
+        return whole.index_select(0, self.picked)
 
 
 @dataclass(frozen=True, eq=False)
-class RowRange(TensorHeader):
-    """Neighbouring rows of a tensor, read when asked for: one of those that a fused one holds."""
+class RowRange(_RowsOf):
+    """Neighbouring rows of a tensor: one of those that a fused one holds."""
 
-    whole: TensorHeader
     first: int
 
     @classmethod
@@ -78,16 +95,25 @@ class RowRange(TensorHeader):
         shape = (count, *whole.shape[1:])
         return cls(whole.name, whole.file, whole.dtype, shape, whole, first)
 
-    def read(self) -> Tensor:
-        """A copy of its own."""
-        return self.whole.read().narrow(0, self.first, self.shape[0]).clone()
+    def rows(self, whole: Tensor) -> Tensor:
+        return whole.narrow(0, self.first, self.shape[0]).clone()
 
-    def beside(self) -> Mapping[str, TensorHeader]:
-        return _rows_beside(self.whole, lambda p: RowRange.of(p, self.first, self.shape[0]))
 
-    @property
-    def scheme(self) -> WeightStorage | None:
-        return self.whole.scheme
+@dataclass(frozen=True, eq=False)
+class RotaryHalves(_RowsOf):
+    """A projection to ``heads`` heads, ``[N, K]`` or ``[N]``, whose file has the two numbers that
+    are rotated together side by side; here they are half a head apart."""
+
+    heads: int
+
+    @classmethod
+    def of(cls, whole: TensorHeader, heads: int) -> RotaryHalves:
+        return cls(whole.name, whole.file, whole.dtype, whole.shape, whole, heads)
+
+    def rows(self, whole: Tensor) -> Tensor:
+        """Of each head its even rows, then its odd ones."""
+        pairs = whole.reshape(self.heads, -1, 2, *whole.shape[1:])
+        return pairs.transpose(1, 2).flatten(0, 2).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,32 +130,6 @@ class SwappedHalves(TensorHeader):
         """The inputs K .. 2 K - 1, then those before."""
         first, second = self.whole.read().chunk(2, dim=1)
         return torch.cat((second, first), dim=1)
-
-
-@dataclass(frozen=True, eq=False)
-class RotaryHalves(TensorHeader):
-    """A projection to ``heads`` heads, ``[N, K]`` or ``[N]``, whose file has the two numbers that
-    are rotated together side by side; here they are half a head apart. Read when asked for."""
-
-    whole: TensorHeader
-    heads: int
-
-    @classmethod
-    def of(cls, whole: TensorHeader, heads: int) -> RotaryHalves:
-        return cls(whole.name, whole.file, whole.dtype, whole.shape, whole, heads)
-
-    def read(self) -> Tensor:
-        """Of each head its even rows, then its odd ones."""
-        whole = self.whole.read()
-        pairs = whole.reshape(self.heads, -1, 2, *whole.shape[1:])
-        return pairs.transpose(1, 2).flatten(0, 2).contiguous()
-
-    def beside(self) -> Mapping[str, TensorHeader]:
-        return _rows_beside(self.whole, lambda part: RotaryHalves.of(part, self.heads))
-
-    @property
-    def scheme(self) -> WeightStorage | None:
-        return self.whole.scheme
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,13 +177,3 @@ class Computed(TensorHeader):
 
     def read(self) -> Tensor:
         return self.function(self.whole.read().float()).reshape(self.shape)
-
-
-def _rows_beside(
-    whole: TensorHeader, of_rows: Callable[[TensorHeader], TensorHeader]
-) -> dict[str, TensorHeader]:
-    """What lies beside a quantised matrix, once its rows are chosen or put in another order."""
-    return {
-        suffix: of_rows(part) if suffix in ROW_SUFFIXES else part
-        for suffix, part in whole.beside().items()
-    }

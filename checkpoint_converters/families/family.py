@@ -26,12 +26,10 @@ Change: TypeAlias = Callable[[TensorHeader, MixerSpec], TensorHeader]
 class GgufNames:
     """A family in GGUF files.
 
-    ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``, ``fused``:
-    see `Family`; ``keys``: what its files say. ``sign``: a key by whose value, other than zero, the
-    family is known among several of the same architecture. ``mixed``, ``stacked``: see `Family`.
-    ``norms_plus_one``: the files hold 1 +
-    w of norms that multiply by that. ``changes``: what is made of a tensor, by its name, in a layer
-    with such a mixer.
+    ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``, ``fused``,
+    ``mixed``, ``stacked``, ``changes``, ``norms_plus_one``: see `Family`; ``keys``: what its files
+    say. ``sign``: a key by whose value, other than zero, the family is known among several of the
+    same architecture.
     """
 
     architecture: str
@@ -61,7 +59,9 @@ class Family:
     some. ``mixed``: the same where rows of the parts are interleaved: which rows are whose, in a
     layer with such a mixer. ``composites``: checkpoints that hold the model beside towers for
     images. ``stacked``: tensors that hold all experts of a layer. ``also``: other names of
-    tensors, with those that the map has for them. ``defaults``: what transformers means where
+    tensors, with those that the map has for them. ``changes``: what is made of a tensor, by its
+    name, in a layer with such a mixer. ``norms_plus_one``: the files hold 1 + w of norms that
+    multiply by that. ``defaults``: what transformers means where
     config.json does not have a key, beside what ``read_fields`` knows; an absent end token would
     never end a text.
     """
@@ -78,6 +78,8 @@ class Family:
     composites: tuple[Composite, ...] = ()
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    norms_plus_one: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def fields_of(self, hf: HfConfig) -> dict[str, Any]:
@@ -93,8 +95,17 @@ class Family:
         """The family as GGUF files spell it, in which it is read."""
         assert self.gguf is not None
         gguf = self.gguf
-        read = replace(self, names=gguf.names, paired=gguf.paired, fused=gguf.fused)
-        return replace(read, mixed=gguf.mixed, stacked=gguf.stacked, also={})
+        return replace(
+            self,
+            names=gguf.names,
+            paired=gguf.paired,
+            fused=gguf.fused,
+            mixed=gguf.mixed,
+            stacked=gguf.stacked,
+            also={},
+            changes=gguf.changes,
+            norms_plus_one=gguf.norms_plus_one,
+        )
 
     @property
     def embedding(self) -> str:

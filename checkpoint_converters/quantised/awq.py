@@ -11,10 +11,10 @@ from torch import Tensor
 
 from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
-from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
 METHOD = "awq"
@@ -43,15 +43,15 @@ def _read(module: Module, said: int | None) -> Layer:
     module.require_shape("scales", (count, n))
     module.part("qzeros", ("I32",), 2)
     module.require_shape("qzeros", (count, words))
-    storage = WeightStorage(BITS, groups.size, scale_type(module.parts["scales"]), zeros=True)
+    storage = WeightStorage(BITS, groups.size, scale_type(module.parts["scales"]), zero_points=True)
     return Layer((n, k), storage, lambda: _unpack(module, groups))
 
 
-def _unpack(module: Module, groups: Groups) -> Numbers:
+def _unpack(module: Module, groups: Groups) -> QuantisedTensor:
     scales = module.finite("scales").t().contiguous()
     zeros = centred(_outputs(module.parts["qzeros"].read()), BITS)
     values = centred(_outputs(module.parts["qweight"].read()), BITS)
-    return Numbers(values, groups.even(scales), groups.even(zeros))
+    return QuantisedTensor(values, groups.even(scales), groups.even(zeros))
 
 
 def _outputs(words: Tensor) -> Tensor:

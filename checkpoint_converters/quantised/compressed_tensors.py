@@ -20,11 +20,11 @@ from torch import Tensor
 
 from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
-from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
 from checkpoint_converters.quantised.targets import setting_of
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
 METHOD = "compressed-tensors"
@@ -131,12 +131,14 @@ def _read(module: Module, said: Said, found: Mapping[str, _Weights], inputs: _In
         module.part(_INDEX, ("I32", "I64"), 1, "actorder")
         module.require_shape(_INDEX, (k,))
     storage = WeightStorage(
-        bits, groups.size, scale_type(scale), zeros=not weights.symmetric, permuted=ordered
+        bits, groups.size, scale_type(scale), zero_points=not weights.symmetric, permuted=ordered
     )
     return Layer((n, k), storage, lambda: _unpack(module, weights, n, groups, ordered))
 
 
-def _unpack(module: Module, weights: _Weights, n: int, groups: Groups, ordered: bool) -> Numbers:
+def _unpack(
+    module: Module, weights: _Weights, n: int, groups: Groups, ordered: bool
+) -> QuantisedTensor:
     bits, count, shape = weights.bits, groups.count, [n, groups.inputs]
     if module.has(_PACKED):
         values = centred(unpack_words(module.parts[_PACKED].read(), bits), bits)
@@ -155,7 +157,7 @@ def _unpack(module: Module, weights: _Weights, n: int, groups: Groups, ordered: 
         if _zeros(module, bits, n, count).any():
             raise module.refuse(_ZERO, "zero points", "be zero, as symmetric says")
     order = _order(module, groups, ordered)
-    return Numbers(values, groups.even(scales), zeros, permutation=order)
+    return QuantisedTensor(values, groups.even(scales), zeros, permutation=order)
 
 
 def _shapes(n: int, count: int) -> tuple[tuple[int, ...], ...]:

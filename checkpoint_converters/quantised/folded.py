@@ -21,7 +21,7 @@ def is_quantised(hf: HfConfig) -> bool:
 
 
 def fold(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """The tensors of the folder or GGUF file that ``hf`` describes, with a `QuantisedTensor`, which
+    """The tensors of the folder or GGUF file that ``hf`` describes, with a `QuantisedHeader`, which
     reads as floats, in place of all that a quantised layer has.
 
     Raises:
@@ -39,7 +39,7 @@ def storage_of(tensors: Mapping[str, TensorHeader]) -> NetworkStorage | None:
     ending = ".weight"
     return NetworkStorage.of(
         {
-            name.removesuffix(ending): each.scheme
+            name.removesuffix(ending): each.storage
             for name, each in matrices.items()
             if name.endswith(ending)
         }

@@ -1,7 +1,7 @@
-"""The block types of GGUF files -> their numbers, or float32 to the bit as ggml's reference has it.
+"""The block types of GGUF files -> quantised tensors, whose floats are ggml's to the bit.
 
-A row is cut into blocks, each of which holds its scales in front of (or behind) its numbers; all of
-a block lies together. ``Q4_0`` to ``Q8_0`` have 32 numbers a block, with a scale and, by name
+A row is cut into blocks, each of which holds its scales in front of (or behind) its values; all of
+a block lies together. ``Q4_0`` to ``Q8_0`` have 32 values a block, with a scale and, by name
 ``_1``, a minimum; the ``_K`` types have 256, in eight or sixteen groups with small scales of their
 own under one in float16.
 """
@@ -9,49 +9,28 @@ own under one in float16.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from checkpoint_converters.containers.gguf_header import BLOCKS
 from checkpoint_converters.containers.safetensors_files import TensorHeader
-from checkpoint_converters.quantised.numbers import Numbers, QuantisedTensor
+from checkpoint_converters.quantised.header import QuantisedHeader
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int8]
 Parts = tuple[Whole, Floats, Floats | None]
-"""Numbers ``[n, numbers]``; scales, and minima where there are such, of ``[n, groups]``: a weight
-is its number times its scale, plus the minimum."""
+"""Values ``[n, values]``; scales, and minima where there are such, of ``[n, groups]``: a weight is
+its value times its scale, plus the minimum."""
 
 _AT_ONCE = 1 << 10  # blocks: bounds what lies beside the result in memory
-
-
-@dataclass(frozen=True, eq=False)
-class BlockTensor(QuantisedTensor):
-    """A tensor of blocks, which reads as its exact floats."""
-
-    blocks: TensorHeader
-
-    @classmethod
-    def of(cls, blocks: TensorHeader) -> BlockTensor:
-        def unpack() -> Numbers:
-            return to_numbers(blocks.dtype, blocks.read().numpy(), blocks.shape)
-
-        storage = STORAGES[blocks.dtype]
-        return cls(blocks.name, blocks.file, "F32", blocks.shape, storage, unpack, blocks)
-
-    def at(self, index: int) -> BlockTensor:
-        return BlockTensor.of(self.blocks.at(index))
-
-    def read(self) -> Tensor:
-        raw = self.blocks.read().numpy()
-        return torch.from_numpy(to_floats(self.blocks.dtype, raw)).view(self.shape)
 
 
 def unblocked(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
@@ -62,41 +41,45 @@ def unblocked(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
     }
 
 
-def to_floats(kind: str, raw: Bytes) -> Floats:
-    """Blocks of a type ``kind``, one after another ``[bytes]``, as a vector of floats."""
-    numbers, size = BLOCKS[kind]
-    blocks = raw.reshape(-1, size)
-    out = np.empty((len(blocks), numbers), np.float32)
-    for start in range(0, len(blocks), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        values, scales, minima = _PARTS[kind](blocks[part])
-        groups = scales[..., None] * values.reshape(*scales.shape, -1).astype(np.float32)
-        if minima is not None:
-            groups += minima[..., None]
-        out[part] = groups.reshape(-1, numbers)
-    return out.reshape(-1)
+@dataclass(frozen=True, eq=False)
+class BlockTensor(QuantisedHeader):
+    """A tensor of blocks, of which each entry of the first dimension is one too."""
+
+    blocks: TensorHeader
+
+    @classmethod
+    def of(cls, blocks: TensorHeader) -> BlockTensor:
+        storage, unpack = STORAGES[blocks.dtype], partial(_unpack, blocks)
+        return cls(blocks.name, blocks.file, "F32", blocks.shape, storage, unpack, blocks)
+
+    def at(self, index: int) -> BlockTensor:
+        return BlockTensor.of(self.blocks.at(index))
 
 
-def to_numbers(kind: str, raw: Bytes, shape: tuple[int, ...]) -> Numbers:
-    """The same of a matrix ``shape`` as its numbers; offsets are rounded to float32."""
-    storage, size = STORAGES[kind], BLOCKS[kind][1]
-    blocks = raw.reshape(-1, size)
-    rows = shape[0]
-    values = np.empty(shape, np.int8).reshape(len(blocks), -1)
-    scales = np.empty((len(blocks), values.shape[1] // storage.group_size), np.float32)
-    offsets = np.empty_like(scales) if storage.offsets else None
-    middle = _MIDDLES.get(kind, 0)
+def _unpack(header: TensorHeader) -> QuantisedTensor:
+    """A tensor of blocks ``[..., K]`` as one ``[N, K]``. Values that blocks count from 0 on are
+    less by half of them, which the zero points make up for."""
+    kind, depth = header.dtype, header.shape[-1]
+    storage, (size, bytes_of_block) = STORAGES[kind], BLOCKS[kind]
+    blocks = header.read().numpy().reshape(-1, bytes_of_block)
+    values = np.empty((len(blocks), size), np.int8)
+    scales = np.empty((len(blocks), size // storage.group_size), np.float32)
+    minima = np.empty_like(scales) if storage.minima else None
+    middle = 1 << (_COUNTED[kind] - 1) if storage.minima else 0
     for start in range(0, len(blocks), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        numbers, scales[part], minima = _PARTS[kind](blocks[part])
-        values[part] = numbers - np.int8(middle)
-        if offsets is not None and minima is not None:
-            offsets[part] = minima + scales[part] * np.float32(middle)
-    return Numbers(
-        torch.from_numpy(values.reshape(rows, -1)),
-        torch.from_numpy(scales.reshape(rows, -1)),
-        offsets=None if offsets is None else torch.from_numpy(offsets.reshape(rows, -1)),
+        counted, scales[part], least = _PARTS[kind](blocks[part])
+        values[part] = counted - np.int8(middle)
+        if minima is not None and least is not None:
+            minima[part] = least
+    groups = len(blocks) * size // depth, -1
+    found = QuantisedTensor(
+        torch.from_numpy(values.reshape(-1, depth)), torch.from_numpy(scales.reshape(groups))
     )
+    if minima is None:
+        return found
+    zero_points = torch.tensor(-middle, dtype=torch.int8).expand(found.scales.shape)
+    return replace(found, zero_points=zero_points, minima=torch.from_numpy(minima.reshape(groups)))
 
 
 def _half(blocks: Bytes, start: int) -> Floats:
@@ -115,9 +98,9 @@ def _bits(packed: Bytes) -> Bytes:
     return np.unpackbits(packed, axis=-1, bitorder="little")
 
 
-def _signed(numbers: npt.NDArray[np.integer[Any]], middle: int) -> Whole:
-    """Numbers in bytes, less the one that stands for zero."""
-    signed: Whole = numbers.view(np.int8) - np.int8(middle)
+def _signed(values: npt.NDArray[np.integer[Any]], middle: int) -> Whole:
+    """Values in bytes, less the one that stands for zero."""
+    signed: Whole = values.view(np.int8) - np.int8(middle)
     return signed
 
 
@@ -130,13 +113,13 @@ def _q4_1(blocks: Bytes) -> Parts:
 
 
 def _q5_0(blocks: Bytes) -> Parts:
-    numbers = _nibbles(blocks[:, 6:]) | _bits(blocks[:, 2:6]) << 4
-    return _signed(numbers, 16), _half(blocks, 0), None
+    values = _nibbles(blocks[:, 6:]) | _bits(blocks[:, 2:6]) << 4
+    return _signed(values, 16), _half(blocks, 0), None
 
 
 def _q5_1(blocks: Bytes) -> Parts:
-    numbers = _nibbles(blocks[:, 8:]) | _bits(blocks[:, 4:8]) << 4
-    return numbers.view(np.int8), _half(blocks, 0), _half(blocks, 2)
+    values = _nibbles(blocks[:, 8:]) | _bits(blocks[:, 4:8]) << 4
+    return values.view(np.int8), _half(blocks, 0), _half(blocks, 2)
 
 
 def _q8_0(blocks: Bytes) -> Parts:
@@ -152,12 +135,12 @@ def _group_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _scaled(blocks: Bytes, numbers: Bytes) -> Parts:
-    """Numbers ``[n, 8, 32]`` with their scales and minima."""
+def _scaled(blocks: Bytes, values: Bytes) -> Parts:
+    """Values ``[n, 8, 32]`` with their scales and minima."""
     scales, minima = _group_scales(blocks[:, 4:16])
     scale = _half(blocks, 0) * scales.astype(np.float32)
     minimum = _half(blocks, 2) * minima.astype(np.float32)
-    return numbers.reshape(len(blocks), -1).view(np.int8), scale, -minimum
+    return values.reshape(len(blocks), -1).view(np.int8), scale, -minimum
 
 
 def _q4_k(blocks: Bytes) -> Parts:
@@ -190,17 +173,17 @@ _PARTS: Mapping[str, Callable[[Bytes], Parts]] = {
     "Q6_K": _q6_k,
 }
 """Blocks ``[n, size]`` -> their parts."""
-_MIDDLES = {"Q4_1": 8, "Q4_K": 8, "Q5_1": 16, "Q5_K": 16}
-"""Numbers that are counted from 0 on: their middle."""
+_COUNTED = {"Q4_1": 4, "Q4_K": 4, "Q5_1": 5, "Q5_K": 5}
+"""Bits of values that are counted from 0 on."""
 STORAGES: Mapping[str, WeightStorage] = {
     "Q4_0": WeightStorage(4, 32, "float16"),
-    "Q4_1": WeightStorage(4, 32, "float16", offsets=True),
+    "Q4_1": WeightStorage(4, 32, "float16", minima=True),
     "Q5_0": WeightStorage(8, 32, "float16"),
-    "Q5_1": WeightStorage(8, 32, "float16", offsets=True),
+    "Q5_1": WeightStorage(8, 32, "float16", minima=True),
     "Q8_0": WeightStorage(8, 32, "float16"),
-    "Q4_K": WeightStorage(4, 32, "float16", offsets=True),
-    "Q5_K": WeightStorage(8, 32, "float16", offsets=True),
+    "Q4_K": WeightStorage(4, 32, "float16", minima=True),
+    "Q5_K": WeightStorage(8, 32, "float16", minima=True),
     "Q6_K": WeightStorage(8, 16, "float16"),
 }
-"""What keeps their numbers; those of 5 and 6 bits in 8. Scales of the ``_K`` types, which are
-products, and offsets are rounded to float16."""
+"""What keeps their values; those of 5 and 6 bits in 8. Scales of the ``_K`` types, which are
+products, and minima are rounded to float16."""

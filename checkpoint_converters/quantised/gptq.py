@@ -19,10 +19,10 @@ from torch import Tensor
 
 from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
-from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
 METHOD = "gptq"
@@ -100,19 +100,19 @@ class _Settings:
             self.bits,
             groups.size,
             scale_type(module.parts["scales"]),
-            zeros=not self.symmetric,
+            zero_points=not self.symmetric,
             permuted=ordered,
         )
         return Layer((n, k), storage, lambda: self._unpack(module, groups, ordered))
 
-    def _unpack(self, module: Module, groups: Groups, ordered: bool) -> Numbers:
+    def _unpack(self, module: Module, groups: Groups, ordered: bool) -> QuantisedTensor:
         words = module.parts["qweight"].read()
         values = centred(unpack_words(words.t(), self.bits), self.bits)
         scales = module.finite("scales").t().contiguous()
         zeros = self._zeros(module)
         kept = None if zeros is None else groups.even(zeros)
         order = self._order(module, groups, ordered)
-        return Numbers(values, groups.even(scales), kept, permutation=order)
+        return QuantisedTensor(values, groups.even(scales), kept, permutation=order)
 
     def _zeros(self, module: Module) -> Tensor | None:
         """Zero points ``[N, G] i8`` less the middle; None where all are the middle."""

@@ -40,7 +40,7 @@ class Groups:
         return found
 
     def even(self, values: Tensor) -> Tensor:
-        """Values ``[N, G]`` of the groups for `even_runs`, which are what `Numbers` have."""
+        """Values ``[N, G]`` of the groups for `even_runs`, as a `QuantisedTensor` has them."""
         runs = even_runs(self.inputs, self.size)
         if runs == self.count:
             return values

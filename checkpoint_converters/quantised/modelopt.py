@@ -16,11 +16,11 @@ from torch import Tensor
 
 from checkpoint_converters.quantised.groups import Groups
 from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
-from checkpoint_converters.quantised.numbers import Numbers
 from checkpoint_converters.quantised.packing import centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
 from checkpoint_converters.quantised.targets import LINEAR, setting_of
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
 METHOD = "modelopt"
@@ -76,14 +76,14 @@ def _read(module: Module, sizes: Mapping[str, int | None]) -> Layer:
     return Layer((n, k), storage, lambda: _unpack(module, 4, groups))
 
 
-def _unpack(module: Module, bits: int, groups: Groups) -> Numbers:
+def _unpack(module: Module, bits: int, groups: Groups) -> QuantisedTensor:
     values = module.parts["weight"].read()
     if bits == 4:
         halves = unpack_words(values.t(), bits).t()  # of a sign each: 8 .. 15 stand for -8 .. -1
         values = centred(halves ^ 8, bits).contiguous()
     scales = module.finite(_SCALE).view(len(values), -1)
     inputs = module.finite(_INPUTS) if module.has(_INPUTS) else None
-    return Numbers(values, groups.even(scales), input_scales=inputs)
+    return QuantisedTensor(values, groups.even(scales), input_scales=inputs)
 
 
 def four_bit_layer(

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
+from checkpoint_converters.quantised.header import QuantisedHeader
 from checkpoint_converters.quantised.modules import Module
-from checkpoint_converters.quantised.numbers import Numbers, QuantisedTensor
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
-_WHOLE_NUMBERS = ("I8", "U8", "I32")
+_INTEGERS = ("I8", "U8", "I32")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Layer:
 
     shape: tuple[int, int]
     storage: WeightStorage
-    unpack: Callable[[], Numbers]
+    unpack: Callable[[], QuantisedTensor]
 
 
 class Folds(Protocol):
@@ -62,7 +63,7 @@ class Scheme:
                 weight = f"{layer}.weight"
                 found[weight] = _tensor(weight, module, self.read(module))
         for name, header in found.items():
-            if header.dtype in _WHOLE_NUMBERS and name.endswith(".weight"):
+            if header.dtype in _INTEGERS and name.endswith(".weight"):
                 self._module(name.removesuffix(".weight"), headers).part(self.key, (), 0)
         return found
 
@@ -72,6 +73,6 @@ class Scheme:
         return Module(layer, self.name, {r: part for r, part in named.items() if part is not None})
 
 
-def _tensor(name: str, module: Module, layer: Layer) -> QuantisedTensor:
+def _tensor(name: str, module: Module, layer: Layer) -> QuantisedHeader:
     file = next(iter(module.parts.values())).file
-    return QuantisedTensor(name, file, "F32", layer.shape, layer.storage, layer.unpack)
+    return QuantisedHeader(name, file, "F32", layer.shape, layer.storage, layer.unpack)

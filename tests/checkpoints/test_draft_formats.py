@@ -64,7 +64,7 @@ def test_every_format_gives_the_same_tensors(tmp_path: Path, name: str, pickled:
     assert set(draft.tensors) == set(expected)
     for key, tensor in expected.items():
         assert torch.equal(draft.tensors[key], tensor), key
-        assert draft.tensors.header(key).shape == tensor.shape
+        assert draft.tensors.headers[key].shape == tensor.shape
     config = draft.config
     assert config.version == 3 and config.capture_layers == (1, 3, 4)
     assert config.draft_vocab_size == ROWS and config.decoder.vocab_size == V
@@ -141,7 +141,7 @@ def test_prefixes(tmp_path: Path, prefix: str) -> None:
     folder.tensors = {prefix + name: tensor for name, tensor in folder.tensors.items()}
     draft = read(folder)
     assert draft.config == plain.config and set(draft.tensors) == set(plain.tensors)
-    assert draft.tensors.header("fc.weight").name == f"{prefix}fc.weight"
+    assert draft.tensors.headers["fc.weight"].name == f"{prefix}fc.weight"
     assert draft.ignored == (f"{prefix}t2d",)
     folder.tensors["fc.weight"] = torch.ones(2)
     with pytest.raises(CheckpointError, match=r"both fc\.weight"):

@@ -245,7 +245,7 @@ def test_token_map_cuts_an_own_head(tmp_path: Path) -> None:
     draft = read_draft(folder.write(), TARGET, tmp_path / "freq.pt")
     assert draft.config.draft_vocab_size == 3 and draft.config.own_head  # type: ignore[union-attr]
     assert torch.equal(draft.tensors["head.weight"], folder.tensors["lm_head.weight"][ids])
-    assert draft.tensors.header("head.weight").shape == (3, H)
+    assert draft.tensors.headers["head.weight"].shape == (3, H)
     assert draft.tensors["token_map"].tolist() == ids
     assert draft.tensors["token_map"].dtype == torch.int64
 

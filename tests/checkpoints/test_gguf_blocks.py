@@ -11,7 +11,6 @@ import torch
 from checkpoint_converters.containers.gguf_file import open_gguf
 from checkpoint_converters.containers.safetensors_files import LazyTensors
 from checkpoint_converters.quantised.gguf_blocks import unblocked
-from checkpoint_converters.quantised.numbers import QuantisedTensor
 from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.stored import StoredWeight
 
@@ -43,9 +42,10 @@ def test_a_format_keeps_the_numbers(kind: str, tmp_path: Path) -> None:
     tensor = random_tensor(kind, (48, 512), np.random.default_rng(3))
     file = TinyGguf(tensors={"t": tensor}).write(tmp_path / "tensors.gguf")
     header = unblocked(open_gguf(file).tensors)["t"]
-    assert isinstance(header, QuantisedTensor)
+    assert header.storage is not None
     weight = StoredWeight.read(LazyTensors({"t": header}), "t")
-    assert weight.scales is not None and weight.exact is not None
+    found = weight.quantised
+    assert found is not None
     assert torch.equal(weight.floats(), tensor.values)
     format = IntegerFormat(header.storage)
     specs = format.storage(48, 512, torch.float32)
@@ -54,8 +54,11 @@ def test_a_format_keeps_the_numbers(kind: str, tmp_path: Path) -> None:
     error = (format.dequantised(buffers, 48, 512) - tensor.values).abs()
     if kind in ("Q4_0", "Q5_0", "Q8_0"):
         assert not error.any()
-    codes, allowed = weight.values.int().abs(), torch.zeros(48, 512)
-    for part, times in ((weight.scales, codes), (weight.offsets, 1)):
+    middle = 0 if found.zero_points is None else -found.zero_points[:, :1]
+    # A minimum is kept with what the middle of the values stands for.
+    least = None if found.minima is None else found.minima + middle * found.scales
+    values, allowed = found.values.int().abs(), torch.zeros(48, 512)
+    for part, times in ((found.scales, values), (least, 1)):
         if part is not None:
             allowed += (weight.grouped(part.abs(), 1) * 2**-11 + 2**-25) * times
     assert (error <= allowed).all()

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from checkpoint_converters import load_checkpoint
 from checkpoint_converters.checkpoint import Checkpoint
-from checkpoint_converters.quantised.numbers import QuantisedTensor
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.integer import IntegerFormat, kept_as
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS
-from trtspec.formats.stored import StoredWeight
+from trtspec.formats.stored import StoredWeight, read_tensor
 
 from .quantised_layers import CASES, Codes, gptq, in_groups, int_quantized, pack_quantized
 from .tiny_folder import TinyFolder
@@ -54,14 +54,14 @@ def opened(folder: TinyFolder, config: dict[str, Any]) -> Checkpoint:
 
 
 def down(checkpoint: Checkpoint) -> Tensor:
-    return checkpoint.tensors["layers.1.mlp.down.weight"]
+    return read_tensor(checkpoint.tensors, "layers.1.mlp.down.weight")
 
 
 def kept(checkpoint: Checkpoint) -> Tensor:
-    """What a format that keeps the layer's numbers makes of them."""
+    """What a format that keeps the layer's values makes of them."""
     name = "layers.1.mlp.down.weight"
-    header = checkpoint.tensors.header(name)
-    assert isinstance(header, QuantisedTensor)
+    header = checkpoint.tensors.headers[name]
+    assert header.storage is not None
     kind = kept_as(header.storage, False)
     specs = kind.storage(*header.shape, torch.float32)
     buffers = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in specs.items()}
@@ -139,7 +139,8 @@ def test_experts_of_one_layer_share_a_size() -> None:
     whole, grouped = WeightStorage(4, 0, "float16"), WeightStorage(4, 128, "float16")
     parts = {f"{e}.{p}": grouped if p == "down" else whole for e in (0, 1) for p in PARTS}
     storage = NetworkStorage.of({f"experts.{name}": each for name, each in parts.items()})
-    formats = replace(NetworkFormats.uniform(PANELS), storage=storage).at("experts")
+    kept = {scheme: kept_as(scheme, False) for scheme in storage.schemes}
+    formats = replace(NetworkFormats.uniform(PANELS), storage=storage, kept=kept).at("experts")
     kind = formats.of_experts(2, PARTS)
     assert isinstance(kind, IntegerFormat) and kind.scheme == grouped
 
@@ -154,7 +155,7 @@ ORDERED = "int4 with inputs in an order of their own (act-order)"
         ({"bits": 8}, "int4, int8"),
         ({"permuted": True}, f"int4, {ORDERED}"),
         (
-            {"zeros": True, "permuted": True},
+            {"zero_points": True, "permuted": True},
             f"int4, {ORDERED.replace('inputs', 'zero points and inputs')}",
         ),
         ({"input_scales": True}, "int4, int4 with factors of the inputs"),
@@ -167,7 +168,8 @@ def test_experts_that_differ(change: dict[str, Any] | None, told: str) -> None:
     usual = WeightStorage(4, 32, "float16")
     odd = None if change is None else replace(usual, **change)
     storage = NetworkStorage(usual, (("experts.1.up", odd),))
-    formats = replace(NetworkFormats.uniform(PANELS), storage=storage).at("experts")
+    kept = {scheme: kept_as(scheme, False) for scheme in storage.schemes}
+    formats = replace(NetworkFormats.uniform(PANELS), storage=storage, kept=kept).at("experts")
     message = f"of experts have weights of 2 formats ({told}), .* (weight_dtype bfloat16)"
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):
         formats.of_experts(2, PARTS)
@@ -176,7 +178,7 @@ def test_experts_that_differ(change: dict[str, Any] | None, told: str) -> None:
 def test_runs_of_one_group_fit_its_format() -> None:
     """Three scales of 64 inputs are two groups of 128 and 64 only where two of them are equal."""
     scales = torch.tensor([[1.0, 1.0, 2.0]])
-    weight = StoredWeight("w", torch.ones(1, 192, dtype=torch.int8), scales)
+    weight = StoredWeight("w", QuantisedTensor(torch.ones(1, 192, dtype=torch.int8), scales))
     assert weight.grouped(scales, 128).tolist() == [[1, 2]]
     with pytest.raises(CheckpointError, match="3 scales for 192 inputs, which groups of 128"):
         weight.grouped(scales.flip(1), 128)
@@ -240,8 +242,8 @@ def test_embeddings_in_a_group_of_their_own(tmp_path: Path, targets: list[str]) 
     }
     config = {"quant_method": "compressed-tensors", "format": "mixed-precision"}
     checkpoint = opened(folder, config | {"config_groups": groups})
-    assert torch.equal(checkpoint.tensors["embed.weight"], table.floats)
-    assert torch.equal(checkpoint.tensors["head.weight"], head.floats)
+    assert torch.equal(read_tensor(checkpoint.tensors, "embed.weight"), table.floats)
+    assert torch.equal(read_tensor(checkpoint.tensors, "head.weight"), head.floats)
 
 
 @pytest.mark.parametrize("packed", [True, False])

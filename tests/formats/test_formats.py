@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.config.build_config import BuildConfig
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.base import Place, WeightFormat
@@ -83,14 +84,17 @@ def test_a_row_has_its_bits_alone(name: str) -> None:
 def test_quantised_weights_are_taken_as_they_are(name: str) -> None:
     kind = FORMATS[name]
     values = torch.randint(*((-8, 8) if name == "int4" else (-127, 128)), (N, K), dtype=torch.int8)
-    tensors = {"a_values": values, "a_scale": (random(N).abs() + 0.1).half().float()}
+    scales = (random(N, 1).abs() + 0.1).half().float()
+    tensors = {"a": QuantisedTensor(values, scales)}
     part = StoredWeight.read(tensors, "a")
     assert torch.equal(kind.dequantised(loaded(kind, part), N, K), part.floats())
-    tensors["a_scale"][3] = torch.inf
-    with pytest.raises(CheckpointError, match="a_scale has 1 values that are NaN or infinite"):
+    scales[3] = torch.inf
+    with pytest.raises(
+        CheckpointError, match=r"a \(scales\) has 1 values that are NaN or infinite"
+    ):
         StoredWeight.read(tensors, "a")
-    with pytest.raises(CheckpointError, match="has no tensor a_scale"):
-        StoredWeight.read({"a_values": values}, "a")
+    with pytest.raises(CheckpointError, match="has no tensor b"):
+        StoredWeight.read(tensors, "b")
 
 
 @pytest.mark.parametrize("name", FORMATS)

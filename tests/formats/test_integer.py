@@ -1,4 +1,4 @@
-"""Weights in codes: what a checkpoint stores of them comes out again, and the reference product."""
+"""Quantised weights: what a checkpoint holds of them comes out again, and the reference product."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.integer import IntegerFormat
@@ -18,10 +19,10 @@ N, K = 70, 96  # no multiple of 16 outputs
 SCHEMES = [
     *(WeightStorage(4, group) for group in (0, 16, 32)),
     WeightStorage(8),
-    WeightStorage(8, 32, offsets=True),
-    WeightStorage(4, 32, "float16", zeros=True),
-    WeightStorage(4, 32, "float16", offsets=True),
-    WeightStorage(4, 16, "float16", zeros=True, input_scales=True, permuted=True),
+    WeightStorage(8, 32, minima=True),
+    WeightStorage(4, 32, "float16", zero_points=True),
+    WeightStorage(4, 32, "float16", minima=True),
+    WeightStorage(4, 16, "float16", zero_points=True, input_scales=True, permuted=True),
 ]
 
 
@@ -29,35 +30,26 @@ def noise(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def stored(scheme: WeightStorage, name: str, rows: int, seed: int = 0) -> dict[str, Tensor]:
-    """What a checkpoint of the scheme holds of a weight: random codes and all that belongs to
-    them, that of the inputs the same for every seed."""
+def stored(scheme: WeightStorage, name: str, rows: int, seed: int = 0) -> StoredWeight:
+    """A weight as a checkpoint of the scheme holds it: random values and all that belongs to them,
+    that of the inputs the same for every seed."""
     groups = K // scheme.group_size if scheme.group_size else 1
     half = 1 << scheme.bits - 1
     random = noise(seed)
     dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
-    tensors = {
-        name: torch.randint(-half, half, (rows, K), generator=random, dtype=torch.int8),
-        f"{name}_scale": (torch.rand(rows, groups, generator=random) - 0.3).to(dtype),
-    }
-    if scheme.zeros:
-        zeros = torch.randint(-half, half, (rows, groups), generator=random, dtype=torch.int8)
-        tensors[f"{name}_zero"] = zeros
-    if scheme.offsets:
-        tensors[f"{name}_offset"] = torch.randn(rows, groups, generator=random).to(dtype)
+    values = torch.randint(-half, half, (rows, K), generator=random, dtype=torch.int8)
+    scales = (torch.rand(rows, groups, generator=random) - 0.3).to(dtype)
+    zero_points = minima = factors = order = None
+    if scheme.zero_points:
+        zero_points = torch.randint(-half, half, (rows, groups), generator=random, dtype=torch.int8)
+    if scheme.minima:
+        minima = torch.randn(rows, groups, generator=random).to(dtype)
     if scheme.input_scales:
-        tensors[f"{name}_input_scale"] = torch.rand(K, generator=noise(9)) + 0.5
+        factors = torch.rand(K, generator=noise(9)) + 0.5
     if scheme.permuted:
-        order = torch.randperm(K, generator=noise(9))
-        tensors[f"{name}_permutation"] = order.to(torch.int32)
-    return tensors
-
-
-def read(tensors: dict[str, Tensor], name: str) -> StoredWeight:
-    parts = ("", "_scale", "_zero", "_offset", "_input_scale", "_permutation")
-    values, *rest = (tensors.get(name + part) for part in parts)
-    assert values is not None
-    return StoredWeight(name, values, *rest)
+        order = torch.randperm(K, generator=noise(9)).to(torch.int32)
+    weight = QuantisedTensor(values, scales, zero_points, minima, factors, order)
+    return StoredWeight(name, weight)
 
 
 def loaded(kind: IntegerFormat, *parts: StoredWeight) -> dict[str, Tensor]:
@@ -68,11 +60,10 @@ def loaded(kind: IntegerFormat, *parts: StoredWeight) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_codes_of_a_checkpoint_are_kept(scheme: WeightStorage) -> None:
+def test_values_of_a_checkpoint_are_kept(scheme: WeightStorage) -> None:
     """Of a fused layer whose parts have scales of their own."""
     kind = IntegerFormat(scheme)
-    tensors = {**stored(scheme, "a", 30), **stored(scheme, "b", 40, 1)}
-    parts = [read(tensors, name) for name in "ab"]
+    parts = [stored(scheme, "a", 30), stored(scheme, "b", 40, 1)]
     buffers = loaded(kind, *parts)
     want = torch.cat([part.floats() for part in parts])
     assert torch.equal(kind.dequantised(buffers, N, K), want)
@@ -81,28 +72,27 @@ def test_codes_of_a_checkpoint_are_kept(scheme: WeightStorage) -> None:
 
 
 def test_what_floats_mean() -> None:
-    """The formula by hand: the second group of permuted inputs, offset and factor included."""
-    codes = torch.tensor([[1, 2, 3, -4]], dtype=torch.int8)
-    tensors = {
-        "a": codes,
-        "a_scale": torch.tensor([[2.0, 0.5]]),
-        "a_zero": torch.tensor([[1, -2]], dtype=torch.int8),
-        "a_input_scale": torch.tensor([1.0, 10.0, 1.0, 1.0]),
-        "a_permutation": torch.tensor([3, 0, 2, 1], dtype=torch.int32),
-    }
+    """The formula by hand: the second group of permuted inputs, minimum and factor included."""
+    weight = QuantisedTensor(
+        torch.tensor([[1, 2, 3, -4]], dtype=torch.int8),
+        torch.tensor([[2.0, 0.5]]),
+        torch.tensor([[1, -2]], dtype=torch.int8),
+        input_scales=torch.tensor([1.0, 10.0, 1.0, 1.0]),
+        permutation=torch.tensor([3, 0, 2, 1], dtype=torch.int32),
+    )
     want = [[(1 - 1) * 2.0, (2 + 2) * 0.5 * 10, (3 + 2) * 0.5, (-4 - 1) * 2.0]]
-    assert read(tensors, "a").floats().tolist() == want
-    tensors["a_offset"] = torch.tensor([[0.25, 0.5]])
+    assert weight.floats().tolist() == want
+    weight = replace(weight, minima=torch.tensor([[0.25, 0.5]]))
     want = [[0.25, (2.0 + 0.5) * 10, 2.5 + 0.5, -10 + 0.25]]
-    assert read(tensors, "a").floats().tolist() == want
+    assert weight.floats().tolist() == want
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_floats_are_rounded_to_the_nearest_code(scheme: WeightStorage) -> None:
-    """Beside a part in codes, in the order and with the factors that this one gives the inputs."""
+def test_floats_are_rounded_to_the_nearest_value(scheme: WeightStorage) -> None:
+    """Beside a quantised part, in the order and with the factors that this one gives the inputs."""
     kind = IntegerFormat(scheme)
     weight = torch.randn(N - 30, K, generator=noise(2))
-    part = read(stored(scheme, "a", 30), "a")
+    part = stored(scheme, "a", 30)
     buffers = loaded(kind, part, StoredWeight("b", weight))
     exact = kind.dequantised(buffers, N, K)
     assert torch.equal(exact[:30], part.floats())
@@ -114,7 +104,7 @@ def test_floats_are_rounded_to_the_nearest_code(scheme: WeightStorage) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_product_is_that_of_the_weight(scheme: WeightStorage, rounds_inputs: bool) -> None:
     kind = IntegerFormat(scheme, rounds_inputs)
-    buffers = loaded(kind, read(stored(scheme, "a", N), "a"))
+    buffers = loaded(kind, stored(scheme, "a", N))
     x = torch.randn(5, K, generator=noise(3))
     around: dict[str, Any] = {"norm": None, "gated": False, "residual": None}
     found = kind.product(buffers, x, None, N, None, **around)
@@ -130,30 +120,33 @@ def test_the_product_is_that_of_the_weight(scheme: WeightStorage, rounds_inputs:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    scheme = WeightStorage(4, 32, zeros=True, permuted=True)
-    kind, tensors = IntegerFormat(scheme), stored(scheme, "a", N)
-    part = read(tensors, "a")
+    scheme = WeightStorage(4, 32, zero_points=True, permuted=True)
+    kind, part = IntegerFormat(scheme), stored(scheme, "a", N)
+    weight = part.quantised
+    assert weight is not None and weight.permutation is not None
+    high = StoredWeight("a", replace(weight, values=weight.values + 1))
     cases: list[tuple[WeightStorage, StoredWeight, str]] = [
-        (scheme, replace(part, values=part.values + 1), "codes from -7 to 8; int4 holds -8 to 7"),
+        (scheme, high, "values from -7 to 8; int4 holds -8 to 7"),
         (replace(scheme, group_size=64), part, "3 scales for 96 inputs.* 64 do not divide"),
-        (replace(scheme, zeros=False), part, "has zeros, which its storage does not say"),
+        (replace(scheme, zero_points=False), part, "zero points, which its storage does not say"),
         (replace(scheme, permuted=False), part, "has permutation, which its storage does not say"),
     ]
-    for storage, weight, message in cases:
+    for storage, given, message in cases:
         with pytest.raises(CheckpointError, match=message):
-            loaded(IntegerFormat(storage), weight)
-    assert part.permutation is not None
-    half, other = read(stored(scheme, "a", 35), "a"), read(stored(scheme, "b", 35), "b")
-    other = replace(other, permutation=part.permutation.flip(0))
+            loaded(IntegerFormat(storage), given)
+    other = stored(scheme, "b", 35).quantised
+    assert other is not None
+    flipped = StoredWeight("b", replace(other, permutation=weight.permutation.flip(0)))
     with pytest.raises(
         CheckpointError, match="a and b are one layer's, but the orders of their inputs"
     ):
-        loaded(kind, half, other)
-    tensors["a_zero"] = tensors["a_zero"].float()
-    tensors["a_zero"][0] = torch.nan
-    with pytest.raises(CheckpointError, match="a_zero has 3 values that are NaN or infinite"):
-        loaded(kind, read(tensors, "a"))
+        loaded(kind, stored(scheme, "a", 35), flipped)
+    weight.scales[0] = torch.nan
+    with pytest.raises(
+        CheckpointError, match=r"a \(scales\) has 3 values that are NaN or infinite"
+    ):
+        loaded(kind, part)
     with pytest.raises(ConfigError, match="exclude each other"):
-        WeightStorage(4, zeros=True, offsets=True)
+        WeightStorage(4, zero_points=True, minima=True)
     with pytest.raises(ConfigError, match="scale_dtype 'int8' must be one of float32, float16"):
         WeightStorage(4, scale_dtype="int8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +15,9 @@ from trtspec.config.layer import Layers
 from trtspec.config.layer_tensors import model_tensors
 from trtspec.config.mixers.gated_delta import GatedDeltaSpec
 from trtspec.config.model import ModelConfig
-from trtspec.config.storage import (
-    INPUT_SCALE_SUFFIX,
-    PERMUTATION_SUFFIX,
-    SCALE_SUFFIX,
-    VALUES_SUFFIX,
-)
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.formats.stored import StoredWeight
+from trtspec.formats.stored import read_tensor
 from trtspec.models.rank_weights import RankWeights
 
 from ..tiny_config import changed, tiny_config
@@ -36,7 +32,7 @@ class Stored:
     """A checkpoint."""
 
     config: ModelConfig
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Any]
 
 
 def checkpoint(config: ModelConfig) -> Stored:
@@ -45,7 +41,7 @@ def checkpoint(config: ModelConfig) -> Stored:
     return Stored(config, {name: torch.randn(shape, generator=made) for name, shape in shapes})
 
 
-def parts(stored: Stored, ranks: int, name: str, by_expert: bool = False) -> list[Tensor]:
+def parts(stored: Stored, ranks: int, name: str, by_expert: bool = False) -> list[Any]:
     own = stored.config.sharded(ranks, by_expert)
     return [RankWeights(stored, own, rank).tensors[name] for rank in range(ranks)]
 
@@ -100,45 +96,35 @@ def test_a_tied_head_and_its_bias() -> None:
     assert all(torch.equal(part, stored.tensors["head.bias"]) for part in found)
 
 
-def quantised(config: ModelConfig, name: str, groups: int) -> Stored:
-    """A checkpoint, one of whose weights is in codes."""
+def quantised(config: ModelConfig, name: str, groups: int, **more: Tensor) -> Stored:
+    """A checkpoint, one of whose weights is quantised."""
     stored = checkpoint(config)
-    rows, columns = stored.tensors.pop(name).shape
+    rows, columns = stored.tensors[name].shape
     made = torch.Generator().manual_seed(6)
-    codes = torch.randint(-8, 8, (rows, columns), generator=made).to(torch.int8)
-    stored.tensors[name + VALUES_SUFFIX] = codes
-    shape = (rows, groups) if groups else (rows,)
-    stored.tensors[name + SCALE_SUFFIX] = torch.rand(shape, generator=made)
+    values = torch.randint(-8, 8, (rows, columns), generator=made).to(torch.int8)
+    scales = torch.rand((rows, groups), generator=made)
+    stored.tensors[name] = QuantisedTensor(values, scales, **more)
     return stored
 
 
-@pytest.mark.parametrize(
-    ("name", "dim", "groups"), [(Q, 0, 4), (OUT, 1, 4), (OUT, 1, 0), (OUT, 1, 1)]
-)
-def test_codes_are_cut_with_their_scales(name: str, dim: int, groups: int) -> None:
-    stored = quantised(PLAIN, name, groups)
-    whole = StoredWeight.read(stored.tensors, name).floats()
-    own = PLAIN.sharded(2)
-    weights = (StoredWeight.read(RankWeights(stored, own, r).tensors, name) for r in range(2))
-    assert torch.equal(torch.cat([weight.floats() for weight in weights], dim), whole)
-
-
-def test_factors_of_inputs_are_cut_with_the_inputs() -> None:
-    stored = quantised(PLAIN, OUT, 4)
-    stored.tensors[OUT + INPUT_SCALE_SUFFIX] = torch.arange(64.0)
-    found = parts(stored, 2, OUT + INPUT_SCALE_SUFFIX)
-    assert torch.equal(torch.cat(found), torch.arange(64.0))
+@pytest.mark.parametrize(("name", "dim", "groups"), [(Q, 0, 4), (OUT, 1, 4), (OUT, 1, 1)])
+def test_values_are_cut_with_their_scales(name: str, dim: int, groups: int) -> None:
+    factors = torch.arange(64.0)  # of the inputs
+    minima = torch.rand(64, groups)
+    stored = quantised(PLAIN, name, groups, input_scales=factors, minima=minima)
+    whole = stored.tensors[name].floats()
+    assert torch.equal(torch.cat([p.floats() for p in parts(stored, 2, name)], dim), whole)
+    ranks = (RankWeights(stored, PLAIN.sharded(2), rank).tensors for rank in range(2))
+    assert torch.equal(torch.cat([read_tensor(each, name) for each in ranks], dim), whole)
 
 
 def test_what_groups_and_orders_do_not_allow_is_refused() -> None:
-    stored = quantised(PLAIN, DOWN, 3)
     with pytest.raises(CheckpointError, match="groups of 32 inputs do not divide the 48 inputs"):
-        parts(stored, 2, DOWN + SCALE_SUFFIX)
-    stored = quantised(PLAIN, OUT, 4)
-    stored.tensors[OUT + PERMUTATION_SUFFIX] = torch.arange(64, dtype=torch.int32)
+        parts(quantised(PLAIN, DOWN, 3), 2, DOWN)
+    stored = quantised(PLAIN, OUT, 4, permutation=torch.arange(64, dtype=torch.int32))
     words = r"64 inputs in an order of their own \(act-order\), of which a rank would have 32"
     with pytest.raises(CheckpointError, match=words):
-        parts(stored, 2, OUT + PERMUTATION_SUFFIX)
+        parts(stored, 2, OUT)
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -18,6 +18,7 @@ from trtspec import LLM, SamplingParams
 from trtspec.builder.accuracy import log_probabilities
 from trtspec.builder.locate import CACHE_VARIABLE, assets_root
 from trtspec.commands.build import main
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.linear import Linear
@@ -127,8 +128,10 @@ def test_awq_beats_rounding(
 
     (copy,) = (cache / "quantised").iterdir()
     checkpoint = load_checkpoint(copy)
-    factors = checkpoint.tensors["layers.0.attn.o.weight_input_scale"]
-    assert factors.std() > 0.01
+    weight = checkpoint.tensors["layers.0.attn.o.weight"]
+    assert isinstance(weight, QuantisedTensor)
+    factors = weight.input_scales
+    assert factors is not None and factors.std() > 0.01
     norms = (load_checkpoint(each).tensors["layers.0.input_norm.weight"] for each in (copy, TINY))
     assert not torch.equal(*norms)
     (ids, *_) = given_windows(load_checkpoint(TINY), text)

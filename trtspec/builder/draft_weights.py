@@ -29,8 +29,8 @@ def require_weights(found: DraftCheckpoint, target_dir: Path) -> None:
     if found.path == target_dir and isinstance(found.config, ModelConfig):
         return
     for name in found.tensors:
-        header = found.tensors.header(name)
-        tensor = found.tensors[name]
+        header = found.tensors.headers[name]
+        tensor = header.read()
         if tensor.dtype not in _FLOATS:
             continue
         where = f"{header.file}: {header.name} {list(header.shape)}"

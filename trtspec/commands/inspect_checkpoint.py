@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _print(checkpoint: Any) -> None:
     """Print a target or a draft."""
     print(json.dumps(checkpoint.config.to_dict(), indent=2))
-    headers = {name: checkpoint.tensors.header(name) for name in checkpoint.tensors}
+    headers = {name: checkpoint.tensors.headers[name] for name in checkpoint.tensors}
     wide = max(len(name) for name in headers)
     for name, header in headers.items():
         shape = "x".join(map(str, header.shape))

@@ -10,34 +10,18 @@ from functools import cached_property
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
-VALUES_SUFFIX = "_values"
-"""Behind the name of a quantised weight, which stands for its floats: the name of its codes."""
-SCALE_SUFFIX = "_scale"
-"""The same for its scales."""
-ZERO_SUFFIX = "_zero"
-"""The same for its zero points."""
-OFFSET_SUFFIX = "_offset"
-"""The same for its offsets."""
-INPUT_SCALE_SUFFIX = "_input_scale"
-"""The same for the factors of its inputs."""
-PERMUTATION_SUFFIX = "_permutation"
-"""The same for the order of its inputs."""
-ROW_SUFFIXES = (VALUES_SUFFIX, SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX)
-"""Those of tensors that have a row for each output."""
-
 SCALE_DTYPES = ("float32", "float16")
 
 
 @strict_config()
 @dataclass(frozen=True)
 class WeightStorage:
-    """A scheme of quantised weights: ``(code - zero) * scale + offset`` of whole numbers ``code``.
+    """A scheme of quantised weights, see `trtspec.config.quantised.QuantisedTensor`.
 
-    bits: of a code, 8 or 4. group_size: input features of an output that share a scale, a zero
-    point and an offset; 0: all of them. scale_dtype: of scales and offsets. zeros: whether there
-    are zero points, whole numbers of one byte. offsets: whether there are offsets, floats.
-    input_scales: whether inputs are multiplied by factors of their own first. permuted: whether
-    groups hold inputs in another order than the layer's.
+    bits: of a value, 8 or 4. group_size: input features of an output that share a scale, a zero
+    point and a minimum; 0: all of them. scale_dtype: of scales and minima. zero_points, minima,
+    input_scales: whether there are such. permuted: whether groups hold inputs in another order than
+    the layer's.
 
     Raises:
         ConfigError: a size or a dtype that is none.
@@ -46,8 +30,8 @@ class WeightStorage:
     bits: int
     group_size: int = 0
     scale_dtype: str = "float32"
-    zeros: bool = False
-    offsets: bool = False
+    zero_points: bool = False
+    minima: bool = False
     input_scales: bool = False
     permuted: bool = False
 
@@ -60,8 +44,8 @@ class WeightStorage:
             raise ConfigError(
                 f"scale_dtype {self.scale_dtype!r} must be one of {', '.join(SCALE_DTYPES)}"
             )
-        if self.zeros and self.offsets:
-            raise ConfigError("zeros and offsets of a quantised weight exclude each other")
+        if self.zero_points and self.minima:
+            raise ConfigError("zero_points and minima of a quantised weight exclude each other")
 
     @property
     def name(self) -> str:

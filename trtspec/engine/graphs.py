@@ -19,6 +19,7 @@ from trtspec.backends.shape import (
     NetworkShape,
 )
 from trtspec.config.adapters import AdapterSizes
+from trtspec.config.quantised import Weights
 from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.folder import EngineConfig
 from trtspec.models.causal_lm import CausalLM
@@ -135,9 +136,9 @@ def own_state(module: nn.Module) -> dict[str, Tensor]:
     return {k: v for k, v in module.state_dict().items() if BORROWED not in k}
 
 
-def whole_state(module: nn.Module, target: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same, with copies of borrowed tensors from the target's checkpoint: if only the target is
-    split over ranks, no rank has them whole."""
+def whole_state(module: nn.Module, target: Weights) -> dict[str, Tensor]:
+    """The same with copies of what it borrows, of the target checkpoint's tensors: where the target
+    alone is split over ranks, none of them has it."""
     for part in module.modules():
         if isinstance(part, TargetParts):
             part.load(target)

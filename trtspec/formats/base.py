@@ -113,13 +113,19 @@ class WeightFormat(ABC):
     name: as users write it. is_rounded: whether weights are rounded to fewer bits than floats have;
     the rows of an embedding are then kept beside a tied head. network_dtype: of networks with such
     weights where none is asked for; None: that of their floats. traits: what sets it apart from
-    others of its name, groups aside.
+    others of its name, groups aside. group_size: inputs that share a scale; 0: all of them, or
+    there are none.
     """
 
     name: str
     network_dtype: str | None = None
     is_rounded: bool = False
     traits: tuple[str, ...] = ()
+    group_size: int = 0
+
+    def in_groups(self, size: int) -> WeightFormat:
+        """Itself with groups of a size that divides its own: a scale stands for several of them."""
+        return self
 
     @property
     def arranges_inputs(self) -> bool:

@@ -12,12 +12,12 @@ from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place, WeightFormat
-from trtspec.formats.integer import ROUNDED_INPUTS, kept_as
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.registry import (
     activation_dtypes,
     format_kinds,
+    kept_format,
     weight_dtypes,
 )
 
@@ -40,7 +40,9 @@ def formats_of(
         embedding = replace(ROWS, dtype=getattr(torch, name))
     # Engines that were built before say auto, and have floats.
     keeps, rounds = name != "auto", _rounds_inputs(build)
-    return NetworkFormats(layers, head, head, storage, rounds, "", embedding, embedding, keeps)
+    schemes = () if storage is None else storage.schemes
+    kept = {scheme: kept_format(scheme, rounds) for scheme in schemes}
+    return NetworkFormats(layers, head, head, storage, kept, "", embedding, embedding, keeps)
 
 
 def _made(build: BuildConfig, name: str, group: int | None, in_panels: bool) -> WeightFormat:
@@ -60,7 +62,7 @@ def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str)
     ``stored``: see `resolve_weights`; ``floats``: that of the checkpoint's."""
     kind = format_kinds().get(asked.weight_dtype)
     if stored is not None and asked.weight_dtype not in DTYPES:
-        weights: WeightFormat = kept_as(stored.usual, False)
+        weights = kept_format(stored.usual, False)
     elif kind is not None:
         weights = kind.make(kind.group_size, False)
     else:
@@ -83,7 +85,7 @@ def kept_storage(
         return None
     remedy = f"give weight_dtype {floats!r} to make floats of them"
     for scheme in storage.schemes:
-        reason = kept_as(scheme, False).unsupported(place)
+        reason = kept_format(scheme, False).unsupported(place)
         if reason is not None:
             raise ConfigError(
                 f"the checkpoint's weights are {storage.name}, which is not available {reason}; "
@@ -210,8 +212,8 @@ def _check_place(flag: str, name: str, place: Place) -> None:
 def _activation(asked: str, dtype: str, names: tuple[str, ...], kept: NetworkStorage | None) -> str:
     """In what the products of layers in these formats, or kept so, are computed."""
     kinds = format_kinds()
-    able = [kinds[name].rounded_inputs for name in names if name in kinds]
-    able += [ROUNDED_INPUTS] if kept is not None else []
+    stored = () if kept is None else (scheme.name for scheme in kept.schemes)
+    able = [kinds[name].rounded_inputs for name in (*names, *stored) if name in kinds]
     rounded = next(filter(None, able), None)
     if asked == "auto":
         return rounded or dtype

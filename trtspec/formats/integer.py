@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from math import gcd
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
+from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.base import (
@@ -55,7 +54,7 @@ class IntegerFormat(WeightFormat):
     scheme: bits (4 or 8), groups, and which buffers beside ``packed`` and ``scales`` there are.
     rounds_inputs: whether products are of whole numbers, inputs rounded to 8 bits.
 
-    Floats are rounded symmetrically; weights in codes are taken as they are.
+    Floats are rounded symmetrically; quantised weights are taken as they are.
     """
 
     scheme: WeightStorage
@@ -75,12 +74,19 @@ class IntegerFormat(WeightFormat):
         scheme = self.scheme
         told = {
             f"{scheme.scale_dtype} scales": True,
-            "zero points": scheme.zeros,
-            "offsets": scheme.offsets,
+            "zero points": scheme.zero_points,
+            "minima": scheme.minima,
             "factors of the inputs": scheme.input_scales,
             "inputs in an order of their own (act-order)": scheme.permuted,
         }
         return tuple(trait for trait, has in told.items() if has)
+
+    @property
+    def group_size(self) -> int:  # type: ignore[override]
+        return self.scheme.group_size
+
+    def in_groups(self, size: int) -> IntegerFormat:
+        return replace(self, scheme=replace(self.scheme, group_size=size))
 
     @property
     def arranges_inputs(self) -> bool:
@@ -93,8 +99,8 @@ class IntegerFormat(WeightFormat):
         groups = (panels, num_groups(k, scheme.group_size), OUTPUTS)
         wanted = {
             "scales": (True, BufferSpec(groups, scale_dtype)),
-            "zeros": (scheme.zeros, BufferSpec(groups, torch.int8)),
-            "offsets": (scheme.offsets, BufferSpec(groups, scale_dtype)),
+            "zeros": (scheme.zero_points, BufferSpec(groups, torch.int8)),
+            "offsets": (scheme.minima, BufferSpec(groups, scale_dtype)),
             "input_scales": (scheme.input_scales, BufferSpec((k,), dtype)),
             "permutation": (scheme.permuted, BufferSpec((k,), torch.int32)),
             "packed": (True, BufferSpec((panels, blocks, OUTPUTS, 4), torch.uint8)),
@@ -104,22 +110,22 @@ class IntegerFormat(WeightFormat):
     def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
         rounding = Rounding()
         for name, neutral in (("input_scales", torch.ones), ("permutation", torch.arange)):
-            self._load_inputs(name, neutral(parts[0].values.shape[1]), parts, buffers)
-        codes: list[Tensor] = []
+            self._load_inputs(name, neutral(parts[0].shape[1]), parts, buffers)
+        values: list[Tensor] = []
         groups: dict[str, list[Tensor]] = {"scales": [], "zeros": [], "offsets": []}
         for part in parts:
             part.require_finite(f"quantised to {self.name}")
-            if part.scales is None:
-                rounding += self._round(part.name, part.values, buffers, codes, groups)
-            else:
+            if isinstance(part.weight, QuantisedTensor):
                 rounding += Rounding(0.0, _squares(part.floats()))
-                self._take(part, codes, groups)
+                self._take(part, part.weight, values, groups)
+            else:
+                rounding += self._round(part.name, part.weight, buffers, values, groups)
         permutation = buffers.get("permutation", slice(None))
-        joined = torch.cat(codes)[:, permutation]
+        joined = torch.cat(values)[:, permutation]
         buffers["packed"].copy_(pack_codes(joined, self.scheme.bits))
-        for name, values in groups.items():
+        for name, parts_of_it in groups.items():
             if name in buffers:
-                buffers[name].copy_(pack_groups(torch.cat(values)))
+                buffers[name].copy_(pack_groups(torch.cat(parts_of_it)))
         return rounding
 
     def _round(
@@ -127,10 +133,10 @@ class IntegerFormat(WeightFormat):
         name: str,
         weight: Tensor,
         buffers: Mapping[str, Tensor],
-        codes: list[Tensor],
+        values: list[Tensor],
         groups: dict[str, list[Tensor]],
     ) -> Rounding:
-        """Add rounded floats to codes and groups."""
+        """Add rounded floats to values and groups."""
         rounding = Rounding()
         bits, size = self.scheme.bits, self.scheme.group_size
         permutation = buffers.get("permutation")
@@ -149,41 +155,42 @@ class IntegerFormat(WeightFormat):
             rounding += Rounding(_squares(change), _squares(ordered))
             if permutation is not None:
                 found = torch.empty_like(found).index_copy_(1, permutation.long(), found)
-            codes.append(found)
+            values.append(found)
             groups["scales"].append(scales)
             for beside in ("zeros", "offsets"):
                 groups[beside].append(torch.zeros_like(scales))
         return rounding
 
     def _take(
-        self, part: StoredWeight, codes: list[Tensor], groups: dict[str, list[Tensor]]
+        self,
+        part: StoredWeight,
+        found: QuantisedTensor,
+        values: list[Tensor],
+        groups: dict[str, list[Tensor]],
     ) -> None:
-        """Add a checkpoint's codes to codes, and to groups what belongs to them."""
-        assert part.scales is not None
+        """Add a checkpoint's values to values, and to groups what belongs to them."""
         low, high = -(1 << self.scheme.bits - 1), (1 << self.scheme.bits - 1) - 1
-        if (
-            part.values.numel()
-            and not low <= int(part.values.min()) <= int(part.values.max()) <= high
-        ):
+        least, most = found.values.aminmax() if found.values.numel() else (low, high)
+        if not low <= int(least) <= int(most) <= high:
             raise CheckpointError(
-                f"the checkpoint's tensor {part.name} has codes from {int(part.values.min())} to "
-                f"{int(part.values.max())}; {self.name} holds {low} to {high}"
+                f"the checkpoint's tensor {part.name} has values from {int(least)} to {int(most)}; "
+                f"{self.name} holds {low} to {high}"
             )
         size = self.scheme.group_size
-        scales = part.grouped(part.scales, size)
+        scales = part.grouped(found.scales, size)
         none = torch.zeros_like(scales)
-        zeros = none if part.zeros is None else part.grouped(part.zeros, size)
-        offsets = none if part.offsets is None else part.grouped(part.offsets, size)
-        if part.zeros is not None and self.scheme.offsets:
-            offsets = offsets - zeros.float() * scales.float()
-        elif part.zeros is not None and not self.scheme.zeros:
-            self._unsaid(part, "zeros")
-        if part.offsets is not None and not self.scheme.offsets:
-            self._unsaid(part, "offsets")
-        codes.append(part.values)
+        zeros = none if found.zero_points is None else part.grouped(found.zero_points, size)
+        minima = none if found.minima is None else part.grouped(found.minima, size)
+        if found.zero_points is not None and self.scheme.minima:
+            minima = minima - zeros.float() * scales.float()
+        elif found.zero_points is not None and not self.scheme.zero_points:
+            self._unsaid(part, "zero points")
+        if found.minima is not None and not self.scheme.minima:
+            self._unsaid(part, "minima")
+        values.append(found.values)
         groups["scales"].append(scales)
         groups["zeros"].append(zeros)
-        groups["offsets"].append(offsets)
+        groups["offsets"].append(minima)
 
     def _load_inputs(
         self,
@@ -193,19 +200,20 @@ class IntegerFormat(WeightFormat):
         buffers: Mapping[str, Tensor],
     ) -> None:
         """Fill a buffer about the inputs, which parts that are fused have in common."""
-        found = {part.name: getattr(part, name) for part in parts if part.scales is not None}
-        given = [neutral if values is None else values for values in found.values()]
-        for source, values in zip(found, given, strict=True):
+        quantised = {part.name: part for part in parts if part.quantised is not None}
+        found = [getattr(part.quantised, name) for part in quantised.values()]
+        given = [neutral if each is None else each for each in found]
+        for source, values in zip(quantised, given, strict=True):
             if not torch.equal(values, given[0]):
                 raise CheckpointError(
-                    f"the checkpoint's tensors {next(iter(found))} and {source} are one layer's, "
-                    f"but {_OF_INPUTS[name]} differ; build with floats of them (weight_dtype "
-                    "bfloat16)"
+                    f"the checkpoint's tensors {next(iter(quantised))} and {source} are one "
+                    f"layer's, but {_OF_INPUTS[name]} differ; build with floats of them "
+                    "(weight_dtype bfloat16)"
                 )
         if name in buffers:
             buffers[name].copy_(given[0] if given else neutral)
         elif given and not torch.equal(given[0], neutral.to(given[0].dtype)):
-            self._unsaid(next(part for part in parts if part.scales is not None), name)
+            self._unsaid(next(iter(quantised.values())), name)
 
     @staticmethod
     def _unsaid(part: StoredWeight, what: str) -> NoReturn:
@@ -270,7 +278,7 @@ class IntegerFormat(WeightFormat):
     def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
         scheme = self.scheme
         scale_dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
-        a_group = scale_dtype.itemsize * (1 + scheme.offsets) + scheme.zeros
+        a_group = scale_dtype.itemsize * (1 + scheme.minima) + scheme.zero_points
         inputs = k * (dtype.itemsize * scheme.input_scales + 4 * scheme.permuted)
         return n * k * scheme.bits // 8 + n * num_groups(k, scheme.group_size) * a_group + inputs
 
@@ -292,7 +300,6 @@ def _squares(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
 
 
-@cache
 def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
     """The format that keeps a checkpoint's weights of a scheme; groups of more inputs than there is
     a kernel for become several.
@@ -310,17 +317,3 @@ def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
             "keep them in floats (weight_dtype bfloat16)"
         )
     return IntegerFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)
-
-
-def in_same_groups(kinds: Iterable[WeightFormat]) -> list[WeightFormat]:
-    """Formats whose groups have one size, the largest that divides those of all: a scale may stand
-    for several groups. So weights of different K fit one format, though those of a checkpoint
-    whose groups they do not fill have one scale. Formats of floats stay."""
-    found = list(kinds)
-    size = gcd(*(kind.scheme.group_size for kind in found if isinstance(kind, IntegerFormat)))
-    return [
-        replace(kind, scheme=replace(kind.scheme, group_size=size))
-        if isinstance(kind, IntegerFormat)
-        else kind
-        for kind in found
-    ]

@@ -39,7 +39,7 @@ class JoinedFormat(WeightFormat):
         rounding, rest = Rounding(), list(parts)
         for i, (count, kind) in enumerate(self.parts):
             own: list[StoredWeight] = []
-            while sum(len(each.values) for each in own) < count:
+            while sum(each.shape[0] for each in own) < count:
                 own.append(rest.pop(0))
             rounding += kind.load(own, _own(buffers, i))
         return rounding

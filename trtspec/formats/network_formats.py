@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import gcd
 
-from trtspec.config.storage import NetworkStorage
+from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
-from trtspec.formats.integer import in_same_groups, kept_as
 from trtspec.formats.joined import joined
 
 
@@ -18,8 +18,8 @@ class NetworkFormats:
 
     layers: of all but heads. head: of the network's own heads. target_head: of the head of its
     target, which a draft may borrow (of a target, its own). storage: how weights lie in the
-    checkpoint that are kept so, whatever the others are; rounds_inputs: whether products with these
-    round their inputs. within: the beginning of the names, as a checkpoint has them, of what is
+    checkpoint that are kept so, whatever the others are; kept: the format of each of its schemes.
+    within: the beginning of the names, as a checkpoint has them, of what is
     built: ``layers.0.attn.``. embedding, target_embedding: of tables of embeddings, its own and its
     target's; None: floats of the network's dtype. keeps_rows: whether these, too, are kept as
     storage says.
@@ -29,7 +29,7 @@ class NetworkFormats:
     head: WeightFormat
     target_head: WeightFormat
     storage: NetworkStorage | None = None
-    rounds_inputs: bool = False
+    kept: Mapping[WeightStorage, WeightFormat] = field(default_factory=dict)
     within: str = ""
     embedding: WeightFormat | None = None
     target_embedding: WeightFormat | None = None
@@ -67,7 +67,10 @@ class NetworkFormats:
         """
         names = [f"{expert}.{part}" for expert in range(count) for part in parts]
         distinct = dict.fromkeys(self._one(name, self.layers) for name in names)
-        found = dict.fromkeys(in_same_groups(distinct))
+        # Weights of different K fit one format so, though those whose groups they do not fill have
+        # one scale.
+        size = gcd(*(kind.group_size for kind in distinct))
+        found = dict.fromkeys(kind.in_groups(size) for kind in distinct)
         if len(found) > 1:
             raise ConfigError(
                 f"the experts of {self.within.removesuffix('.')} have weights of "
@@ -97,8 +100,8 @@ class NetworkFormats:
             said = f"{said}, embeddings {self.embedding.name}"
         if self.storage is None:
             return said
-        kept = (kept_as(scheme, self.rounds_inputs) for scheme in self.storage.schemes)
-        return f"{said}, as stored {', '.join(kind.describe(dtype) for kind in kept)}"
+        kept = (self.kept[scheme].describe(dtype) for scheme in self.storage.schemes)
+        return f"{said}, as stored {', '.join(kept)}"
 
     def _one(self, name: str, otherwise: WeightFormat) -> WeightFormat:
         kept = self._kept(name)
@@ -106,7 +109,7 @@ class NetworkFormats:
 
     def _kept(self, name: str) -> WeightFormat | None:
         scheme = self.storage.scheme(self.within + name) if self.storage is not None else None
-        return None if scheme is None else kept_as(scheme, self.rounds_inputs)
+        return None if scheme is None else self.kept[scheme]
 
     @property
     def _own(self) -> list[WeightFormat]:

@@ -11,7 +11,7 @@ from trtspec.config.model import DTYPES
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
-from trtspec.formats.integer import ROUNDED_INPUTS, IntegerFormat
+from trtspec.formats.integer import ROUNDED_INPUTS, IntegerFormat, kept_as
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS, ROWS, PlainFormat
 from trtspec.ops.linear_quantised import GROUP_SIZES
@@ -31,6 +31,8 @@ class FormatKind:
     for. head: the format of heads where none is asked for, by name; None: itself.
     rounded_inputs: the ``activation_dtype`` by which products round their inputs; None: they do
     not. bits: of a weight, where checkpoints may have weights of fewer or more; 0: none has such.
+    keep: the format that keeps a checkpoint's weights of a storage of this name, and whether
+    products round their inputs; None: none has such.
     """
 
     name: str
@@ -41,6 +43,7 @@ class FormatKind:
     head: str | None = None
     rounded_inputs: str | None = None
     bits: int = 0
+    keep: Callable[[WeightStorage, bool], WeightFormat] | None = None
 
 
 def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> IntegerFormat:
@@ -61,6 +64,7 @@ _BUILT_IN = tuple(
         _EIGHT.name,
         ROUNDED_INPUTS,
         scheme.bits,
+        kept_as,
     )
     for scheme in (_EIGHT, _FOUR)
 )
@@ -83,6 +87,22 @@ def format_kinds() -> Mapping[str, FormatKind]:
             )
         kinds[kind.name] = kind
     return kinds
+
+
+@cache
+def kept_format(scheme: WeightStorage, rounds_inputs: bool) -> WeightFormat:
+    """The format that keeps a checkpoint's weights of a scheme.
+
+    Raises:
+        ConfigError: a scheme that no kernel reads.
+    """
+    kind = format_kinds().get(scheme.name)
+    if kind is None or kind.keep is None:
+        raise ConfigError(
+            f"the checkpoint's {scheme.name} weights are kept by no format of this version: keep "
+            "them in floats (weight_dtype bfloat16)"
+        )
+    return kind.keep(scheme, rounds_inputs)
 
 
 def weight_dtypes() -> tuple[str, ...]:

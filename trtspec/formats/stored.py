@@ -1,146 +1,102 @@
-"""StoredWeight: a weight as a checkpoint has it, of floats or quantised."""
+"""StoredWeight: a weight as a checkpoint has it, of floats or quantised, by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trtspec.config.storage import (
-    INPUT_SCALE_SUFFIX,
-    OFFSET_SUFFIX,
-    PERMUTATION_SUFFIX,
-    SCALE_SUFFIX,
-    VALUES_SUFFIX,
-    ZERO_SUFFIX,
-)
+from trtspec.config.quantised import QuantisedTensor, Weight, Weights
 from trtspec.errors import CheckpointError
 
 
-def read_tensor(tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """A tensor by its internal name; CheckpointError if the checkpoint lacks it."""
-    try:
-        return tensors[name]
-    except KeyError:
-        raise CheckpointError(f"the checkpoint has no tensor {name}") from None
+def read_tensor(tensors: Weights, name: str) -> Tensor:
+    """A tensor by its internal name, in floats; CheckpointError if the checkpoint lacks it."""
+    found = _read(tensors, name)
+    return found.floats() if isinstance(found, QuantisedTensor) else found
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """One weight ``[n, K]`` of a checkpoint: floats, or int8 ``values`` that stand for
-    ``(values - zeros) * scales + offsets``, times ``input_scales``.
-
-    scales: ``[n]`` or ``[n, G]`` floats; scale g belongs to the g-th run of K / G inputs. Several
-    runs may be one group of the checkpoint, where its last one is shorter.
-    zeros: as scales, int8; offsets: as scales, floats. input_scales: ``[K]`` floats, of the inputs.
-    permutation: ``[K] i32``; the k-th input that the runs count is input permutation[k] of the
-    layer. ``values`` and ``input_scales`` keep the layer's order. exact: reads the floats that a
-    quantised weight stands for, as its scheme has them; None: they are made of the rest.
-    """
+    """One weight ``[n, K]`` of a checkpoint. name: for messages."""
 
     name: str
-    values: Tensor
-    scales: Tensor | None = None
-    zeros: Tensor | None = None
-    offsets: Tensor | None = None
-    input_scales: Tensor | None = None
-    permutation: Tensor | None = None
-    exact: Callable[[], Tensor] | None = None
+    weight: Weight
 
     @classmethod
-    def read(cls, tensors: Mapping[str, Tensor], name: str) -> StoredWeight:
-        """The weight of that internal name, with what belongs to it.
+    def read(cls, tensors: Weights, name: str) -> StoredWeight:
+        """The weight of that internal name.
 
         Raises:
-            CheckpointError: a tensor is missing, or what must be finite is not.
+            CheckpointError: it is missing, or is quantised with scales that are not finite.
         """
-        if name + VALUES_SUFFIX not in tensors:
-            return cls(name, read_tensor(tensors, name))
-        read_tensor(tensors, name + SCALE_SUFFIX)
-        scales, zeros, offsets, factors, order = (tensors.get(name + each) for each in _PARTS)
-        values = tensors[name + VALUES_SUFFIX]
-        exact = partial(read_tensor, tensors, name) if name in tensors else None
-        weight = cls(name, values, scales, zeros, offsets, factors, order, exact)
-        weight.require_finite("dequantised")
+        weight = cls(name, _read(tensors, name))
+        if weight.quantised is not None:
+            weight.require_finite("dequantised")
         return weight
 
+    @property
+    def quantised(self) -> QuantisedTensor | None:
+        """Itself as it is quantised; None: it is of floats."""
+        return self.weight if isinstance(self.weight, QuantisedTensor) else None
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.weight.shape
+
+    def floats(self) -> Tensor:
+        """The weight ``[n, K]`` in floats."""
+        return self.weight.floats() if isinstance(self.weight, QuantisedTensor) else self.weight
+
+    def picked(self, rows: Tensor) -> StoredWeight:
+        """Its outputs ``rows [n] i64``."""
+        if isinstance(self.weight, QuantisedTensor):
+            picked = self.weight.with_rows(lambda part: part.index_select(0, rows))
+            return StoredWeight(self.name, picked)
+        return StoredWeight(self.name, self.weight[rows])
+
     def grouped(self, of: Tensor, group_size: int) -> Tensor:
-        """Scales, zeros or offsets for groups of that size, ``[n, ceil(K / group_size)]``.
+        """Scales, zero points or minima ``[n, G]`` of its groups for groups of that size, ``[n,
+        ceil(K / group_size)]``.
 
         Raises:
             CheckpointError: a group would span several of the checkpoint's that differ.
         """
-        depth = self.values.shape[1]
-        of = of[:, None] if of.dim() == 1 else of
-        runs, size = of.shape[1], group_size or depth
-        run = depth // runs
-        found = of[:, torch.arange(0, depth, size, device=of.device) // run]
-        exact = depth % runs == 0
-        if exact and runs > 1 and run % size:
-            # Where a checkpoint's last group is shorter, runs are parts of its groups.
-            lies_in = torch.arange(0, depth, run, device=of.device) // size
-            exact = torch.equal(found[:, lies_in], of)
-        if not exact:
-            raise CheckpointError(
-                f"the checkpoint's tensor {self.name} has {runs} scales for {depth} inputs, "
-                f"which groups of {size} do not divide evenly"
-            )
+        depth, groups = self.shape[1], of.shape[1]
+        own, size = depth // groups, group_size or depth
+        found = of[:, torch.arange(0, depth, size, device=of.device) // own]
+        if groups > 1 and own % size:
+            # Where a checkpoint's last group is shorter, these are parts of its groups.
+            lies_in = torch.arange(0, depth, own, device=of.device) // size
+            if not torch.equal(found[:, lies_in], of):
+                raise CheckpointError(
+                    f"the checkpoint's tensor {self.name} has {groups} scales for {depth} inputs, "
+                    f"which groups of {size} do not divide evenly"
+                )
         return found
 
-    def floats(self) -> Tensor:
-        """The weight ``[n, K]`` in floats."""
-        if self.scales is None:
-            return self.values
-        if self.exact is not None:
-            return self.exact()
-        depth = self.values.shape[1]
-        weight = self.values.float()
-        place: Tensor | slice = slice(None)
-        if self.permutation is not None:
-            place = torch.empty(depth, dtype=torch.int64)
-            place[self.permutation.long()] = torch.arange(depth)
-        if self.zeros is not None:
-            weight -= self.grouped(self.zeros, 1)[:, place].float()
-        weight *= self.grouped(self.scales, 1)[:, place].float()
-        if self.offsets is not None:
-            weight += self.grouped(self.offsets, 1)[:, place].float()
-        return weight if self.input_scales is None else weight * self.input_scales.float()
-
-    def picked(self, rows: Tensor) -> StoredWeight:
-        """Its outputs ``rows [n] i64``."""
-
-        def of(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[rows]
-
-        exact = self.exact
-        return replace(
-            self,
-            values=self.values[rows],
-            scales=of(self.scales),
-            zeros=of(self.zeros),
-            offsets=of(self.offsets),
-            exact=None if exact is None else lambda: exact()[rows],
-        )
-
     def require_finite(self, purpose: str) -> None:
-        """CheckpointError, ending with ``purpose``, for floats, scales, offsets or factors that are
-        not finite."""
-        parts = (self.scales, self.zeros, self.offsets, self.input_scales)
-        checked = {self.name: self.values} if self.scales is None else {}
-        for suffix, part in zip(_PARTS, parts, strict=False):
-            if part is not None:
-                checked[self.name + suffix] = part
-        for name, tensor in checked.items():
-            if not torch.isfinite(tensor).all():
-                count = int((~torch.isfinite(tensor)).sum())
+        """CheckpointError, ending with ``purpose``, for floats, or for scales, minima or factors of
+        inputs, that are not finite."""
+        found = self.weight
+        parts: dict[str, Tensor | None] = {}
+        if isinstance(found, QuantisedTensor):
+            parts = {" (scales)": found.scales, " (minima)": found.minima}
+            parts[" (input scales)"] = found.input_scales
+        else:
+            parts[""] = found
+        for of, part in parts.items():
+            if part is not None and not torch.isfinite(part).all():
+                count = int((~torch.isfinite(part)).sum())
                 raise CheckpointError(
-                    f"the checkpoint's tensor {name} has {count} values that are NaN or infinite; "
-                    f"such weights cannot be {purpose}"
+                    f"the checkpoint's tensor {self.name}{of} has {count} values that are NaN or "
+                    f"infinite; such weights cannot be {purpose}"
                 )
 
 
-_PARTS = (SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX, INPUT_SCALE_SUFFIX, PERMUTATION_SUFFIX)
-"""Suffixes, in the order of a `StoredWeight`'s fields."""
+def _read(tensors: Weights, name: str) -> Weight:
+    try:
+        return tensors[name]
+    except KeyError:
+        raise CheckpointError(f"the checkpoint has no tensor {name}") from None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.quantised import Weights
 from trtspec.formats.stored import read_tensor
 from trtspec.ops.causal_conv import causal_conv
 from trtspec.ops.state_walk import StateWalk
@@ -27,7 +26,7 @@ class CausalConv(nn.Module):
         """``x [T, C]`` -> ``[T, C]``; ``tail`` and ``kept`` are those of `conv_buffers`."""
         return causal_conv(x, self.weight, self.bias, tail, kept, walk)
 
-    def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
+    def load(self, tensors: Weights, name: str) -> None:
         """Fill from ``{name}.weight [C, 1, W]`` and ``{name}.bias [C]``."""
         self.weight.copy_(read_tensor(tensors, f"{name}.weight").squeeze(1).t())
         if self.bias is not None:

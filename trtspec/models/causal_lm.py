@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -12,6 +12,7 @@ from trtspec.config.adapters import AdapterSizes
 from trtspec.config.cache_buffer import CacheBuffer
 from trtspec.config.layer_tensors import HEAD_BIAS
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
@@ -51,7 +52,7 @@ class WeightSource(Protocol):
     def config(self) -> ModelConfig: ...
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+    def tensors(self) -> Weights: ...
 
 
 def capped(logits: Tensor, cap: float | None) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from trtspec.config.quantised import Weights
 from trtspec.formats.base import Rounding, WeightFormat
 from trtspec.formats.registry import IN_ROWS
 from trtspec.formats.stored import StoredWeight
@@ -39,7 +40,7 @@ class Embedding(nn.Module):
         """``ids [T] i64`` -> ``[T, H]``."""
         return self.format.rows(self._buffers_of_rows, ids, self.hidden, self.dtype)
 
-    def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
+    def load(self, tensors: Weights, name: str) -> None:
         """Fill it from the checkpoint's weight of that internal name.
 
         Raises:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
+from trtspec.config.quantised import Weights
 from trtspec.formats.stored import StoredWeight, read_tensor
 from trtspec.models.causal_conv import CausalConv
 from trtspec.models.feed_forwards.experts import FIRST_EXPERT, ExpertLinear
@@ -29,7 +30,7 @@ _ALONE = (
 """How the names of buffers end that belong to no linear layer."""
 
 
-def load_linear(linear: Linear, tensors: Mapping[str, Tensor], sources: Sequence[str]) -> None:
+def load_linear(linear: Linear, tensors: Weights, sources: Sequence[str]) -> None:
     """Fill a linear layer from ``{source}.weight`` of each source, in the order of its outputs, and
     ``{source}.bias`` if it has biases.
 
@@ -42,9 +43,7 @@ def load_linear(linear: Linear, tensors: Mapping[str, Tensor], sources: Sequence
     linear.load(weights, biases)
 
 
-def load_experts(
-    layer: ExpertLinear, tensors: Mapping[str, Tensor], place: str, parts: Sequence[str]
-) -> None:
+def load_experts(layer: ExpertLinear, tensors: Weights, place: str, parts: Sequence[str]) -> None:
     """Fill the layer of each expert e from ``{place}.{e}.{part}.weight`` of each part, and biases.
 
     Raises:
@@ -58,7 +57,7 @@ def load_experts(
         layer.load(expert, weights, biases)
 
 
-def load_layers(layers: nn.ModuleList, tensors: Mapping[str, Tensor]) -> None:
+def load_layers(layers: nn.ModuleList, tensors: Weights) -> None:
     """Fill the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
     for buffer_name, buffer in layers.named_buffers():
         if buffer_name.endswith(_ALONE):

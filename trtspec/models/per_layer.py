@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +9,7 @@ from trtspec.config.embedding_spec import PerLayerSpec
 from trtspec.config.layer import LayerSpec, PerLayerInput
 from trtspec.config.layer_tensors import EMBEDDING, PER_LAYER
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.stored import read_tensor
 from trtspec.models.activations import activate
@@ -49,7 +48,7 @@ class PerLayerEmbedding(nn.Module):
         given = (self.norm(projected) + own) * self.spec.sum_scale
         return list(given.unbind(1))
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Weights) -> None:
         """Fill it from a checkpoint's tensors; CheckpointError if it lacks one."""
         self.embed.load(tensors, PER_LAYER + EMBEDDING)
         load_linear(self.projection, tensors, [PER_LAYER + "projection"])

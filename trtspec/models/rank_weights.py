@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -14,14 +14,7 @@ from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer_tensors import EMBEDDING, HEAD, model_tensors
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import Shape
-from trtspec.config.storage import (
-    INPUT_SCALE_SUFFIX,
-    OFFSET_SUFFIX,
-    PERMUTATION_SUFFIX,
-    SCALE_SUFFIX,
-    VALUES_SUFFIX,
-    ZERO_SUFFIX,
-)
+from trtspec.config.quantised import QuantisedTensor, Weight, Weights
 from trtspec.errors import CheckpointError
 from trtspec.models.feed_forwards.experts import FIRST_EXPERT
 from trtspec.models.ranks import RANK
@@ -29,8 +22,6 @@ from trtspec.models.ranks import RANK
 C = TypeVar("C", bound=DraftConfig)
 
 _WEIGHT, _BIAS = ".weight", ".bias"
-_GROUPED = (SCALE_SUFFIX, ZERO_SUFFIX, OFFSET_SUFFIX)
-_SUFFIXES = (VALUES_SUFFIX, INPUT_SCALE_SUFFIX, PERMUTATION_SUFFIX, *_GROUPED)
 
 
 class _Place(NamedTuple):
@@ -77,16 +68,41 @@ class _Cut:
         places = [torch.arange(start, start + size) for start, size in self.runs]
         return tensor.index_select(dim, torch.cat(places).clamp(max=self.whole - 1))
 
-    def grouped(self, tensor: Tensor, name: str) -> Tensor:
-        """Of scales, zeros or offsets ``[n]`` or ``[n, G]``."""
+    def of_weight(self, weight: Weight, name: str) -> Weight:
+        """The part, of a quantised weight with all that belongs to it."""
+        if not isinstance(weight, QuantisedTensor):
+            return self.taken(weight, self.dim)
         if self.dim == 0:
-            return self.taken(tensor, 0)
-        if tensor.dim() == 1 or tensor.shape[1] == 1:
+            return weight.with_rows(lambda part: self.taken(part, 0))
+        if weight.permutation is not None:
+            own = sum(size for _, size in self.runs)
+            raise CheckpointError(
+                f"{name}: {self.whole} inputs in an order of their own (act-order), of which a "
+                f"rank would have {own}, are not split in this version; keep the weights in floats "
+                "(weight_dtype)"
+            )
+        factors = weight.input_scales
+
+        def grouped(part: Tensor | None) -> Tensor | None:
+            return None if part is None else self._grouped(part, name)
+
+        return replace(
+            weight,
+            values=self.taken(weight.values.view(torch.int8), 1).view(weight.values.dtype),
+            scales=self._grouped(weight.scales, name),
+            zero_points=grouped(weight.zero_points),
+            minima=grouped(weight.minima),
+            input_scales=None if factors is None else self.taken(factors, 0),
+        )
+
+    def _grouped(self, tensor: Tensor, name: str) -> Tensor:
+        """Of scales, zero points or minima ``[n, G]`` those of the part's inputs."""
+        if tensor.shape[1] == 1:
             return tensor
-        size, rest = divmod(self.whole, tensor.shape[1])
+        size = self.whole // tensor.shape[1]
         parts = []
         for start, count in self.runs:
-            if rest or start % size or count % size:
+            if start % size or count % size:
                 raise CheckpointError(
                     f"{name}: groups of {size} inputs do not divide the {count} inputs of a rank; "
                     "choose another tensor_parallel_size, or weights in floats (weight_dtype)"
@@ -102,7 +118,7 @@ class Source(Protocol):
     def config(self) -> DraftConfig: ...
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+    def tensors(self) -> Weights: ...
 
 
 class RankWeights(Generic[C]):
@@ -113,10 +129,10 @@ class RankWeights(Generic[C]):
 
     def __init__(self, checkpoint: Source, config: C, rank: int) -> None:
         self.config: C = config
-        self.tensors: Mapping[str, Tensor] = _RankTensors(checkpoint, config, rank)
+        self.tensors: Weights = _RankTensors(checkpoint, config, rank)
 
 
-class _RankTensors(Mapping[str, Tensor]):
+class _RankTensors(Mapping[str, Weight]):
     def __init__(self, checkpoint: Source, config: DraftConfig, rank: int) -> None:
         self._tensors, self._rank = checkpoint.tensors, rank
         self._numbers: dict[str, int] = {}
@@ -145,32 +161,18 @@ class _RankTensors(Mapping[str, Tensor]):
                 sections = _sections(name, whole, own)
                 self._cuts[start + name] = _Cut.of(of, shape, place, sections)
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Weight:
         if name in self._numbers:
             return torch.tensor([[self._numbers[name]]])
-        tensor = self._tensors[self._source(name)]
-        base, suffix = _split(name)
-        cut = self._cuts.get(base)
-        if base.endswith(_BIAS) and cut is None:
-            summed = self._cuts.get(base.removesuffix(_BIAS) + _WEIGHT)
+        weight = self._tensors[self._source(name)]
+        cut = self._cuts.get(name)
+        if cut is not None:
+            return cut.of_weight(weight, name)
+        if name.endswith(_BIAS) and isinstance(weight, Tensor):
+            summed = self._cuts.get(name.removesuffix(_BIAS) + _WEIGHT)
             is_added = summed is not None and summed.dim == 1 and self._rank > 0
-            return torch.zeros_like(tensor) if is_added else tensor
-        if cut is None:
-            return tensor
-        if suffix in _GROUPED:
-            return cut.grouped(tensor, name)
-        if suffix == INPUT_SCALE_SUFFIX:
-            return cut.taken(tensor, 0) if cut.dim == 1 else tensor
-        if suffix == PERMUTATION_SUFFIX:
-            if cut.dim == 0:
-                return tensor
-            own = sum(size for _, size in cut.runs)
-            raise CheckpointError(
-                f"{name}: {cut.whole} inputs in an order of their own (act-order), of which a rank "
-                f"would have {own}, are not split in this version; keep the weights in floats "
-                "(weight_dtype)"
-            )
-        return cut.taken(tensor, cut.dim)
+            return torch.zeros_like(weight) if is_added else weight
+        return weight
 
     def __iter__(self) -> Iterator[str]:
         yield from (*self._numbers, *(name for name in self._cuts if name in self))
@@ -200,11 +202,3 @@ def _sections(name: str, whole: ModelConfig, own: ModelConfig) -> list[tuple[int
         return []
     sizes = (config.layers[int(layer)].mixer.sections(part) for config in (whole, own))
     return list(zip(*sizes, strict=True))
-
-
-def _split(name: str) -> tuple[str, str]:
-    """A tensor's name, and what it is of that weight."""
-    for suffix in _SUFFIXES:
-        if name.endswith(_WEIGHT + suffix):
-            return name.removesuffix(suffix), suffix
-    return name, ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig, rows_of_rank
+from trtspec.config.quantised import Weights
 from trtspec.formats.stored import read_tensor
 from trtspec.ops.collectives import all_gather, all_reduce
 
@@ -82,7 +83,7 @@ class Ranks(nn.Module):
         places = self.rank[0] * rows + torch.arange(rows)
         return of_tokens[places.clamp(max=len(of_tokens) - 1)]
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Weights) -> None:
         """Fill it from a rank's tensors."""
         self.rank.copy_(read_tensor(tensors, RANK))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig, rows_of_rank
+from trtspec.config.quantised import Weights
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import StoredWeight
@@ -71,7 +71,7 @@ class TargetParts(nn.Module):
         count, form = target.head_rows, formats.target_head
         self.lm_head = Linear(hidden, count, dtype, format=form) if needs_head else None
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Weights) -> None:
         """Fill it from the target's tensors, where the target itself has not all of its rows."""
         if self.embed is not None:
             self.embed.load(tensors, f"{EMBEDDING}.weight")
@@ -140,7 +140,7 @@ class DraftVocabulary(nn.Module):
             logits = self.ranks.columns(logits, self.draft_vocab_size)
         return logits
 
-    def load_embedding(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_embedding(self, tensors: Weights) -> None:
         """Fill an embedding of its own, and which rank it is of a split one; CheckpointError if a
         tensor is missing."""
         if self.ranks is not None:
@@ -148,7 +148,7 @@ class DraftVocabulary(nn.Module):
         if self.embed is not None:
             self.embed.load(tensors, f"{EMBEDDING}.weight")
 
-    def load_head(self, tensors: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    def load_head(self, tensors: Weights, target: Weights) -> None:
         """Fill a head of its own, once ``token_map`` is filled. ``target`` holds the target
         checkpoint's tensors by internal names; a cut head takes its rows from there.
 
@@ -166,6 +166,6 @@ class DraftVocabulary(nn.Module):
         self.lm_head.load([weight.picked(rows)])
 
 
-def _head(target: Mapping[str, Tensor]) -> str:
+def _head(target: Weights) -> str:
     """The name, less ``.weight``, of the weight that a target's head is filled from."""
     return "head" if "head.weight" in target else EMBEDDING

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trtspec.backends.parts import OpenParts, Part
 from trtspec.config.kv import CacheLayout
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.config.tree import TreeShape
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.layer_facts import Read
@@ -88,7 +89,7 @@ class DraftKind:
     home: str
     module: Callable[[Any, ModelConfig, torch.dtype, NetworkFormats], nn.Module]
     matrices: Callable[[Any], Sequence[Read]]
-    load: Callable[[Any, Any, Mapping[str, Tensor]], None]
+    load: Callable[[Any, Any, Weights], None]
     graphs: Mapping[str, Callable[[Any, Built], DraftGraph]]
     parts: Callable[[Any, int], tuple[Part, ...]]
     stand_in: Callable[[Any, OpenParts], nn.Module]

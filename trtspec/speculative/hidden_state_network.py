@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from trtspec.config.quantised import Weights
 from trtspec.config.state_reader import StateReader
 from trtspec.errors import CheckpointError
 from trtspec.formats.stored import read_tensor
@@ -23,7 +23,7 @@ class HiddenStateSource(Protocol):
     def config(self) -> StateReader: ...
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+    def tensors(self) -> Weights: ...
 
 
 class HiddenStateNetwork(DraftVocabulary):
@@ -40,7 +40,7 @@ class HiddenStateNetwork(DraftVocabulary):
     layers: nn.ModuleList
 
     @torch.no_grad()
-    def load_weights(self, checkpoint: HiddenStateSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: HiddenStateSource, target: Weights) -> None:
         """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
 
         Raises:

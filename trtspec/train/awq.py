@@ -25,6 +25,7 @@ from trtspec.config.layer import LayerSpec
 from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.errors import BuildError, ConfigError
+from trtspec.formats.stored import read_tensor
 from trtspec.log import logger, progress
 from trtspec.models.loading import FUSED
 from trtspec.ops.linear_quantised import round_weights
@@ -132,19 +133,20 @@ def quantised_layers(
             outputs["mlp.up"] = factors[f"{at}mlp.down"]
             if ffn.bias:
                 name = f"{at}mlp.up.bias"
-                floats[name] = tensors[name].float() * outputs["mlp.up"]
+                floats[name] = read_tensor(tensors, name).float() * outputs["mlp.up"]
         own = {name.removeprefix(at): f for name, f in factors.items() if name.startswith(at)}
         for name, by in own.items():
             inputs: Tensor | None = by
             norm = _norm_before(spec, name)
             if norm is not None:
-                scaled, by = _scaled_norm(tensors[f"{at}{norm}.weight"], by, spec.norm.one_plus)
+                weight = read_tensor(tensors, f"{at}{norm}.weight")
+                scaled, by = _scaled_norm(weight, by, spec.norm.one_plus)
                 floats[f"{at}{norm}.weight"], inputs = scaled, None
             elif name == "mlp.down" and ffn.gated:
                 inputs = None
             parent, _, last = name.rpartition(".")
             for part in (f"{parent}.{each}" for each in FUSED.get(last, (last,))):
-                weight = tensors[f"{at}{part}.weight"].float()
+                weight = read_tensor(tensors, f"{at}{part}.weight").float()
                 if part in outputs:
                     weight = weight * outputs[part][:, None]
                 codes, scales = round_weights(weight / by, AWQ_BITS, group_size, torch.float16)

@@ -14,6 +14,7 @@ from trtspec.builder.tokenizer import tokenizer_folder
 from trtspec.config.model import ModelConfig
 from trtspec.engine.folder import is_engine_folder
 from trtspec.errors import ConfigError
+from trtspec.formats.stored import read_tensor
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class TrainingTarget:
                 f"{path}: drafts are trained for targets with a plain RMS norm before a head "
                 f"without a bias; this one has {config.norm} and {config.head}"
             )
-        embedding = tensors["embed.weight"].float()
-        head = embedding if config.head.tied else tensors["head.weight"].float()
-        norm = tensors["norm.weight"].float()
+        embedding = read_tensor(tensors, "embed.weight").float()
+        head = embedding if config.head.tied else read_tensor(tensors, "head.weight").float()
+        norm = read_tensor(tensors, "norm.weight").float()
         return cls(path, config, embedding, head, norm, found.fingerprint, spoken)
 
     @cached_property

@@ -21,8 +21,10 @@ from trtspec.config.layer import Layers, LayerSpec
 from trtspec.config.mixers.attention import AttentionSpec
 from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
+from trtspec.config.quantised import Weights
 from trtspec.config.state_reader import StateReader
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.formats.stored import read_tensor
 from trtspec.models.block_map import attention_of, dense_of
 
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
@@ -155,7 +157,7 @@ class SyntheticTensors(Mapping[str, Tensor]):
     """
 
     network: Synthetic
-    source: Mapping[str, Tensor]
+    source: Weights
     dtype: torch.dtype
     device: str
     is_head: bool = False
@@ -195,7 +197,7 @@ class SyntheticTensors(Mapping[str, Tensor]):
         if self.origins[name] == _MAP:
             return self._token_map()
         part = match[2] if match else name
-        found = self.source[self.origins[name]].to(self.device, self.dtype)
+        found = read_tensor(self.source, self.origins[name]).to(self.device, self.dtype)
         if part in _NORMS:
             constant = CONSTANT_GAIN if match is None else float(part == "hidden_norm.weight")
             return hidden.norm(found, constant)
@@ -220,7 +222,8 @@ class SyntheticTensors(Mapping[str, Tensor]):
 
     def _token_map(self) -> Tensor:
         """The target's ids of a head's rows: those of the source, then ids that it lacks."""
-        own = self.source.get(_MAP, torch.arange(self.network.source.vocab_size)).to(self.device)
+        every = torch.arange(self.network.source.vocab_size)
+        own = (read_tensor(self.source, _MAP) if _MAP in self.source else every).to(self.device)
         ids = torch.arange(self.network.vocab_size, device=self.device)
         others = ids[~torch.isin(ids, own)]
         return torch.cat((own, others[: self._head_rows(len(own)) - len(own)]))

@@ -9,13 +9,13 @@ position, the root's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
@@ -44,7 +44,7 @@ class AssistantSource(Protocol):
     def config(self) -> AssistantConfig: ...
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+    def tensors(self) -> Weights: ...
 
 
 class Assistant(nn.Module):

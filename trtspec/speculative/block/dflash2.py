@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from trtspec.backends.parts import OpenParts
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 from trtspec.formats.network_formats import NetworkFormats
@@ -226,7 +227,7 @@ class DFlash2Draft(BlockDraft):
         return [*BlockDraft.matrices(config), *(Matrix(size, hidden, name) for name in names)]
 
     @torch.no_grad()
-    def load_weights(self, checkpoint: HiddenStateSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: HiddenStateSource, target: Weights) -> None:
         super().load_weights(checkpoint, target)
         for name in _conv_names(self.config):
             self.get_buffer(f"{name}.base").copy_(read_tensor(checkpoint.tensors, f"{name}.base"))

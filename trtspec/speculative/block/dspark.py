@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from trtspec.backends.parts import OpenParts, Part, PartRole, RowMethod
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.config.strict import Foreign, strict_config
 from trtspec.config.tree import TreeShape
 from trtspec.config.tree_decoding import LEFT_OUT
@@ -173,7 +174,7 @@ class DSparkDraft(BlockDraft):
         return [*found, Matrix(config.draft_vocab_size, rank, "markov_head")] if rank else found
 
     @torch.no_grad()
-    def load_weights(self, checkpoint: HiddenStateSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: HiddenStateSource, target: Weights) -> None:
         super().load_weights(checkpoint, target)
         if self.markov_head is not None:
             load_linear(self.markov_head, checkpoint.tensors, ["markov_head"])

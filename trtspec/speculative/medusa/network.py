@@ -7,13 +7,13 @@ arXiv 2401.10774.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weights
 from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
@@ -31,7 +31,7 @@ class MedusaSource(Protocol):
     def config(self) -> MedusaConfig: ...
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+    def tensors(self) -> Weights: ...
 
 
 class MedusaHead(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import Weight, Weights
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import IN_PANELS
 from trtspec.models.layer_facts import Read, within
@@ -33,7 +34,7 @@ class ModulesSource(Protocol):
     def config(self) -> MtpModulesConfig: ...
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
+    def tensors(self) -> Weights: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class ModuleSource:
     """One module of a checkpoint, as `EagleDraft.load_weights` reads it."""
 
     config: MtpConfig
-    tensors: Mapping[str, Tensor]
+    tensors: Weights
 
     @classmethod
     def of(cls, checkpoint: ModulesSource, index: int) -> ModuleSource:
@@ -118,7 +119,7 @@ class MtpModules(ModuleStack):
         modules = range(config.num_modules)
         return [within(f"modules.{i}.", read) for i in modules for read in one]
 
-    def load_weights(self, checkpoint: ModulesSource, target: Mapping[str, Tensor]) -> None:
+    def load_weights(self, checkpoint: ModulesSource, target: Weights) -> None:
         """Fill every buffer of the modules' own from their checkpoint, whose further modules, if it
         has more, are left out. ``target``: see `EagleDraft.load_weights`.
 
@@ -130,14 +131,14 @@ class MtpModules(ModuleStack):
             module.load_weights(ModuleSource.of(checkpoint, depth), target)
 
 
-class _Within(Mapping[str, Tensor]):
+class _Within(Mapping[str, Weight]):
     """The tensors whose names begin with a prefix, by the rest of their names; read when asked
     for."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    def __init__(self, tensors: Weights, prefix: str) -> None:
         self._tensors, self._prefix = tensors, prefix
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Weight:
         return self._tensors[self._prefix + name]
 
     def __iter__(self) -> Iterator[str]:

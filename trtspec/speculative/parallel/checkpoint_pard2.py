@@ -86,7 +86,7 @@ def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> D
         found,
         method=Pard2DecodingConfig.method,
         config=config,
-        tensors=LazyTensors({**found.tensors.whole, **own}),
+        tensors=LazyTensors({**found.tensors.headers, **own}),
         notes=(*found.notes, note),
         files=(*found.files, file),
     )
