@@ -107,7 +107,7 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
                                 std::optional<at::ScalarType> out_dtype,
                                 const std::optional<at::Tensor>& norm, double eps, bool gated,
                                 const std::optional<at::Tensor>& residual,
-                                const std::optional<at::Tensor>& table) {
+                                const std::optional<at::Tensor>& table, bool e4m3) {
   const char* op = "linear_quantised";
   TORCH_CHECK(group_size == 0 || group_size == 16 || group_size == 32 || group_size == 64 ||
                   group_size == 128 || group_size == 256,
@@ -117,8 +117,8 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
   const int64_t depth = call.params.in_features, group = group_size > 0 ? group_size : depth;
   const int64_t shape[] = {packed.size(0), (depth + group - 1) / group, kCodeOutputs};
   check_shape(op, "scales", scales, shape);
-  TORCH_CHECK(scales.scalar_type() == at::kFloat || scales.scalar_type() == at::kHalf, op,
-              ": scales must be float32 or float16, got ", scales.scalar_type());
+  TORCH_CHECK(!e4m3 || (bits == 8 && !rounds_inputs), op,
+              ": floats of 8 bits are multiplied by floats, got bits = ", bits);
   TORCH_CHECK(!(zeros.has_value() && offsets.has_value()), op, ": zeros or offsets, not both");
   const at::Tensor factors = scales.contiguous();
   at::Tensor points, minima;
@@ -148,7 +148,8 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
        .bits = bits,
        .group_size = group_size,
        .rounds_inputs = rounds_inputs,
-       .table = values.defined() ? values.const_data_ptr<int8_t>() : nullptr});
+       .table = values.defined() ? values.const_data_ptr<int8_t>() : nullptr,
+       .e4m3 = e4m3});
   return call.out;
 }
 
@@ -158,14 +159,14 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_quantised(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* zeros,
     AtenTensorHandle* offsets, AtenTensorHandle* bias, int64_t out_features, int64_t bits,
     int64_t group_size, int32_t rounds_inputs, int32_t* out_dtype, AtenTensorHandle* norm,
-    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* table,
+    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* table, int32_t e4m3,
     AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_linear_quantised(tensor(x), tensor(packed), tensor(scales), optional_tensor(zeros),
                                 optional_tensor(offsets), optional_tensor(bias), out_features,
                                 bits, group_size, rounds_inputs != 0, optional_dtype(out_dtype),
                                 optional_tensor(norm), eps, gated != 0,
-                                optional_tensor(residual), optional_tensor(table));
+                                optional_tensor(residual), optional_tensor(table), e4m3 != 0);
   });
 }
 
@@ -189,7 +190,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "linear_quantised(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? offsets, "
       "Tensor? bias, int out_features, int bits, int group_size, bool rounds_inputs, "
       "ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., bool gated=False, "
-      "Tensor? residual=None, Tensor? table=None) -> Tensor");
+      "Tensor? residual=None, Tensor? table=None, bool e4m3=False) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CPU, m) {

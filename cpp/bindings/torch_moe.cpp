@@ -18,6 +18,7 @@ struct Coding {
   int64_t bits;
   int64_t group_size;
   bool rounds_inputs;
+  bool e4m3;
 };
 
 struct LayerArguments {
@@ -27,11 +28,12 @@ struct LayerArguments {
   const std::optional<at::Tensor>& zeros;
   const std::optional<at::Tensor>& offsets;
   const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& table;
 };
 
 // One layer of all experts, checked; `layers` points into the tensors kept here.
 struct LayersCall {
-  at::Tensor packed, scales, zeros, offsets, bias;
+  at::Tensor packed, scales, zeros, offsets, bias, table;
   ExpertLayers layers{};
 
   LayersCall(const LayerArguments& given, const Coding& coding, int64_t experts, int64_t depth,
@@ -42,6 +44,7 @@ struct LayersCall {
     first.bits = coding.bits;
     first.group_size = coding.group_size;
     first.rounds_inputs = coding.rounds_inputs;
+    first.e4m3 = coding.e4m3;
     first.scale_dtype = trtspec::DType::f32;
     first.linear.in_features = depth;
     first.linear.out_features = outputs;
@@ -84,6 +87,13 @@ struct LayersCall {
         first.offsets = offsets.const_data_ptr();
       }
     }
+    if (given.table.has_value()) {
+      table = given.table->contiguous();
+      check_shape(kOp, "table", table, {experts, 16});
+      check_dtype(kOp, "table", table, at::kChar);
+      first.table = table.const_data_ptr<int8_t>();
+      layers.table_bytes = table.stride(0);
+    }
     if (given.bias.has_value()) {
       bias = given.bias->contiguous();
       check_shape(kOp, "bias", bias, {experts, outputs});
@@ -120,12 +130,14 @@ at::Tensor run_moe(const at::Tensor& x, const at::Tensor& chosen, const at::Tens
                    const std::optional<at::Tensor>& up_scales,
                    const std::optional<at::Tensor>& up_zeros,
                    const std::optional<at::Tensor>& up_offsets,
-                   const std::optional<at::Tensor>& up_bias, const at::Tensor& down,
+                   const std::optional<at::Tensor>& up_bias,
+                   const std::optional<at::Tensor>& up_table, const at::Tensor& down,
                    const std::optional<at::Tensor>& down_scales,
                    const std::optional<at::Tensor>& down_zeros,
                    const std::optional<at::Tensor>& down_offsets,
-                   const std::optional<at::Tensor>& down_bias, int64_t bits, int64_t group_size,
-                   bool rounds_inputs, int64_t activation, double limit, double offset,
+                   const std::optional<at::Tensor>& down_bias,
+                   const std::optional<at::Tensor>& down_table, int64_t bits, int64_t group_size,
+                   bool rounds_inputs, bool e4m3, int64_t activation, double limit, double offset,
                    const std::optional<at::Tensor>& residual) {
   check_dim(kOp, "x", x, 2);
   check_dim(kOp, "chosen", chosen, 2);
@@ -138,11 +150,12 @@ at::Tensor run_moe(const at::Tensor& x, const at::Tensor& chosen, const at::Tens
   check_dtype(kOp, "weights", factors, at::kFloat);
   check_chosen(ids, experts);
   const at::Tensor inputs = x.contiguous();
-  const Coding coding{bits, group_size, rounds_inputs};
-  const LayersCall first({"up", up, up_scales, up_zeros, up_offsets, up_bias}, coding, experts,
-                         hidden, 2 * inner_features, inputs);
-  const LayersCall second({"down", down, down_scales, down_zeros, down_offsets, down_bias}, coding,
-                          experts, inner_features, hidden, inputs);
+  const Coding coding{bits, group_size, rounds_inputs, e4m3};
+  const LayersCall first({"up", up, up_scales, up_zeros, up_offsets, up_bias, up_table}, coding,
+                         experts, hidden, 2 * inner_features, inputs);
+  const LayersCall second(
+      {"down", down, down_scales, down_zeros, down_offsets, down_bias, down_table}, coding, experts,
+      inner_features, hidden, inputs);
   at::Tensor kept;
   if (residual.has_value()) {
     kept = residual->contiguous();
@@ -174,27 +187,29 @@ at::Tensor run_moe(const at::Tensor& x, const at::Tensor& chosen, const at::Tens
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_moe(
     AtenTensorHandle x, AtenTensorHandle chosen, AtenTensorHandle weights, int64_t inner_features,
     AtenTensorHandle up, AtenTensorHandle* up_scales, AtenTensorHandle* up_zeros,
-    AtenTensorHandle* up_offsets, AtenTensorHandle* up_bias, AtenTensorHandle down,
-    AtenTensorHandle* down_scales, AtenTensorHandle* down_zeros, AtenTensorHandle* down_offsets,
-    AtenTensorHandle* down_bias, int64_t bits, int64_t group_size, int32_t rounds_inputs,
-    int64_t activation, double limit, double offset, AtenTensorHandle* residual,
+    AtenTensorHandle* up_offsets, AtenTensorHandle* up_bias, AtenTensorHandle* up_table,
+    AtenTensorHandle down, AtenTensorHandle* down_scales, AtenTensorHandle* down_zeros,
+    AtenTensorHandle* down_offsets, AtenTensorHandle* down_bias, AtenTensorHandle* down_table,
+    int64_t bits, int64_t group_size, int32_t rounds_inputs, int32_t e4m3, int64_t activation, double limit, double offset, AtenTensorHandle* residual,
     AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_moe(tensor(x), tensor(chosen), tensor(weights), inner_features, tensor(up),
                    optional_tensor(up_scales), optional_tensor(up_zeros),
-                   optional_tensor(up_offsets), optional_tensor(up_bias), tensor(down),
-                   optional_tensor(down_scales), optional_tensor(down_zeros),
-                   optional_tensor(down_offsets), optional_tensor(down_bias), bits, group_size,
-                   rounds_inputs != 0, activation, limit, offset, optional_tensor(residual));
+                   optional_tensor(up_offsets), optional_tensor(up_bias),
+                   optional_tensor(up_table), tensor(down), optional_tensor(down_scales),
+                   optional_tensor(down_zeros), optional_tensor(down_offsets),
+                   optional_tensor(down_bias), optional_tensor(down_table), bits, group_size,
+                   rounds_inputs != 0, e4m3 != 0, activation, limit, offset, optional_tensor(residual));
   });
 }
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(
       "moe(Tensor x, Tensor chosen, Tensor weights, int inner_features, Tensor up, "
-      "Tensor? up_scales, Tensor? up_zeros, Tensor? up_offsets, Tensor? up_bias, Tensor down, "
-      "Tensor? down_scales, Tensor? down_zeros, Tensor? down_offsets, Tensor? down_bias, "
-      "int bits, int group_size, bool rounds_inputs, int activation, float limit, float offset, "
+      "Tensor? up_scales, Tensor? up_zeros, Tensor? up_offsets, Tensor? up_bias, "
+      "Tensor? up_table, Tensor down, Tensor? down_scales, Tensor? down_zeros, "
+      "Tensor? down_offsets, Tensor? down_bias, Tensor? down_table, "
+      "int bits, int group_size, bool rounds_inputs, bool e4m3, int activation, float limit, float offset, "
       "Tensor? residual) -> Tensor");
   m.def("_expert_bytes_read() -> int", &trtspec::expert_bytes_read);
 }

@@ -70,7 +70,27 @@ struct WholeBytes {
   TRTSPEC_INLINE VU bytes(VU codes, int) const { return codes; }
 };
 
-// run(codes), of the type that the weights have.
+// What the bytes of integers stand for: those of input k of a line, of each output.
+template <class Codes>
+TRTSPEC_INLINE VF value_of(const Codes& kind, VU codes, int k) {
+  const VI byte = (VI)((kind.bytes(codes, k / 4) >> (8 * (k % 4))) & 255u);
+  return __builtin_convertvector(byte - Codes::kCentre, VF);
+}
+
+// Floats of 8 bits: a sign, 4 bits of exponent with a bias of 7, 3 of mantissa; no infinities.
+struct SmallFloats {
+  static constexpr int kBits = 8;
+
+  explicit SmallFloats(const LinearQuantisedParams&) {}
+};
+
+// As floats of 32 bits whose bias is 120 more, which is then made up for; so are denormal ones.
+TRTSPEC_INLINE VF value_of(const SmallFloats&, VU codes, int k) {
+  const VU byte = codes >> (8 * k);
+  return (VF)(((byte & 0x80u) << 24) | ((byte & 0x7fu) << 20)) * 0x1p120f;
+}
+
+// run(codes), of the type that the weights have, which are integers.
 template <class Run>
 TRTSPEC_INLINE void with_codes(const LinearQuantisedParams& params, const Run& run) {
   if (params.bits == 8) return run(WholeBytes(params));
@@ -172,6 +192,7 @@ struct ByteInputs {
   using Sums = ByteSums<Codes>;
   using Part = typename Sums::Part;
   using Sum = VI;
+  static constexpr bool kOfFloats = false;
   static constexpr std::int64_t kMostLines = Sums::kMostLines;
 
   static TRTSPEC_INLINE VI centre(const CodeInputs& inputs, std::int64_t group) {
@@ -219,6 +240,7 @@ struct FloatInputs {
   using Input = float;
   using Sum = VF;
   using Part = VF;
+  static constexpr bool kOfFloats = true;
   static constexpr std::int64_t kMostLines = 0;
 
   static TRTSPEC_INLINE VF begin(const CodeInputs&, std::int64_t) { return VF{}; }
@@ -231,8 +253,7 @@ struct FloatInputs {
     for (int k = 0; k < 32 / Codes::kBits; ++k) {
 #pragma GCC unroll 4
       for (int v = 0; v < kCodeVectors; ++v) {
-        const VI byte = (VI)((kind.bytes(codes[v], k / 4) >> (8 * (k % 4))) & 255u);
-        const VF weight = __builtin_convertvector(byte - Codes::kCentre, VF);
+        const VF weight = value_of(kind, codes[v], k);
 #pragma GCC unroll 12
         for (int r = 0; r < Rows; ++r) {
           sums[r][v] = fma(weight, splat(x[k * Rows + r]), sums[r][v]);

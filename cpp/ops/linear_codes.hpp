@@ -22,6 +22,7 @@ constexpr int kCodeRows = code_rows(Isa::generic);
 TRTSPEC_INLINE VF load_scales(const LinearQuantisedParams& params, const void* from,
                               std::int64_t index) {
   if (params.scale_dtype == DType::f16) return load(static_cast<const f16*>(from) + index);
+  if (params.scale_dtype == DType::bf16) return load(static_cast<const bf16*>(from) + index);
   return load(static_cast<const float*>(from) + index);
 }
 
@@ -212,10 +213,14 @@ template <template <class> class Inputs>
 void run_codes(const LinearQuantisedParams& params, const CodeInputs& inputs) {
   run_code_panels(params, inputs, [&](std::int64_t panel, std::int64_t first, std::int64_t end,
                                       float* sums) {
-    with_codes(params, [&](const auto& codes) {
+    const auto multiply = [&](const auto& codes) {
       using Codes = std::remove_cvref_t<decltype(codes)>;
       multiply_panel<Codes, Inputs>(params, inputs, panel, first, end, sums);
-    });
+    };
+    if constexpr (Inputs<Nibbles>::kOfFloats) {
+      if (params.e4m3) return multiply(SmallFloats(params));
+    }
+    with_codes(params, multiply);
   });
 }
 

@@ -57,6 +57,7 @@ void multiply(const ExpertLayers& layers, std::int64_t expert, const void* x, st
   layer.scales = behind(layer.scales, expert * layers.scale_bytes);
   layer.offsets = behind(layer.offsets, expert * layers.scale_bytes);
   layer.zeros = behind(layer.zeros, expert * layers.zero_bytes);
+  layer.table = behind(layer.table, expert * layers.table_bytes);
   switch (layers.kind) {
     case ExpertLayers::Kind::plain:
       return linear(layer.linear);

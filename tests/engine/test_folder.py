@@ -75,11 +75,11 @@ def test_round_trip(built: Path, tmp_path: Path) -> None:
 
 def test_another_format_version(folder: Path) -> None:
     """It is said what wrote it, where that is another trtspec."""
-    edit(folder, lambda data: data.update(format_version=10))
-    with pytest.raises(EngineError, match="has engine format 10, this trtspec reads 9; rebuild"):
+    edit(folder, lambda data: data.update(format_version=11))
+    with pytest.raises(EngineError, match="has engine format 11, this trtspec reads 10; rebuild"):
         open_folder(folder)
     edit(folder, lambda data: data.update(written_by="trtspec 9.1.0"))
-    with pytest.raises(EngineError, match=r"format 10 of trtspec 9\.1\.0, this trtspec reads 9"):
+    with pytest.raises(EngineError, match=r"format 11 of trtspec 9\.1\.0, this trtspec reads 10"):
         open_folder(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from trtspec.ops.linear_quantised import (
     linear_quantised_reference,
     num_groups,
     pack_codes,
+    pack_floats,
     pack_groups,
 )
 
@@ -157,7 +159,9 @@ def test_refuses_what_does_not_fit() -> None:
         ({"bits": 8}, "packed must have shape"),
         ({"group_size": 64}, "scales must have shape"),
         ({"group_size": 48}, "group_size must be 0, 16, 32, 64, 128 or 256, got 48"),
-        ({"scales": weights.scales.bfloat16()}, "scales must be float32 or float16"),
+        ({"scales": weights.scales.double(), "offsets": None}, "scales"),
+        ({"offsets": weights.scales.bfloat16()}, "offsets must be"),
+        ({"e4m3": True}, "floats of 8 bits are multiplied by floats, got bits = 4"),
         ({"zeros": weights.scales}, "zeros or offsets, not both"),
         ({"zeros": weights.scales, "offsets": None}, "zeros must be"),
         ({"offsets": weights.scales[1:]}, "offsets must have shape"),
@@ -184,6 +188,27 @@ def test_a_table_is_looked_up(isa: str) -> None:
     for rounds_inputs in (True, False):
         found = linear_quantised(x, looked_up, None, 70, 4, 32, rounds_inputs)
         assert torch.equal(found, linear_quantised(x, whole, None, 70, 8, 32, rounds_inputs))
+
+
+@pytest.mark.parametrize(("group", "scale_dtype"), [(0, "float32"), (128, "bfloat16")])
+def test_floats_of_8_bits(isa: str, group: int, scale_dtype: str) -> None:
+    """Every value that there is, denormal ones included, is multiplied as it is."""
+    every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    finite = every.view(torch.uint8)[every.float().isfinite()]
+    values = finite.repeat(80)[: 70 * 270].view(70, 270).view(torch.float8_e4m3fn)
+    noise = torch.Generator().manual_seed(1)
+    scales = torch.rand(70, num_groups(270, group), generator=noise).to(getattr(torch, scale_dtype))
+    one = QuantisedWeights(pack_floats(values), pack_groups(torch.ones_like(scales)), e4m3=True)
+    assert torch.equal(
+        linear_quantised(torch.eye(270), one, None, 70, 8, group, False), values.float().T
+    )
+    weights = replace(one, scales=pack_groups(scales))
+    x = torch.randn(13, 270, generator=noise)
+    found = linear_quantised(x, weights, None, 70, 8, group, False)
+    close(found, linear_quantised_reference(x, weights, None, 70, 8, group, False))
+    for row in range(13):
+        alone = linear_quantised(x[row : row + 1], weights, None, 70, 8, group, False)
+        assert torch.equal(alone[0], found[row])
 
 
 def test_opcheck() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.ops import moe, moe_reference, pack_linear
-from trtspec.ops.linear_quantised import pack_codes, pack_groups, round_weights
+from trtspec.ops.linear_quantised import pack_codes, pack_floats, pack_groups, round_weights
 from trtspec.ops.moe import ACTIVATIONS, Coding, ExpertWeights, Gating
 
 from .each_isa import each_isa
@@ -23,6 +23,8 @@ CODINGS = {
     "codes4": Coding(4, 32, rounds_inputs=True),
     "codes8": Coding(8, 0),
     "codes8 in groups": Coding(8, 32, rounds_inputs=True),
+    "table": Coding(4, 32, rounds_inputs=True),
+    "floats8": Coding(8, 0, e4m3=True),
 }
 SILU = Gating()
 
@@ -37,13 +39,18 @@ def layers(kind: str, outputs: int, depth: int, dtype: torch.dtype, seed: int) -
     coding = CODINGS[kind]
     if kind == "plain":
         return ExpertWeights(torch.stack([pack_linear(w) for w in weights]), bias=bias)
+    if coding.e4m3:
+        small = torch.stack([pack_floats(w.to(torch.float8_e4m3fn)) for w in weights])
+        scales = torch.stack([pack_groups(torch.full((outputs, 1), 1.5))] * EXPERTS)
+        return ExpertWeights(small, scales, bias=bias)
     rounded = [round_weights(w.float(), coding.bits, coding.group_size) for w in weights]
     pairs = [(pack_codes(codes, coding.bits), pack_groups(s)) for codes, s in rounded]
     packed, scales = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     zeros = None
     if kind == "codes4":
         zeros = random(*scales.shape, seed=seed + 2).sign().to(torch.int8)
-    return ExpertWeights(packed, scales, zeros, bias=bias)
+    table = random(EXPERTS, 16, seed=seed + 3).mul(4).char() if kind == "table" else None
+    return ExpertWeights(packed, scales, zeros, bias=bias, table=table)
 
 
 @dataclass(frozen=True)

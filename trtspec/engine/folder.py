@@ -56,7 +56,7 @@ from trtspec.models.layer_facts import PassBytes
 from trtspec.speculative.options import parse_speculative_config, speculative_to_dict
 from trtspec.version import __version__
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 WRITER = f"trtspec {__version__}"
 """What folders that are written here say of it."""
 # One mask word, whatever was built: room for drafters that need no engine of their own (n-gram).

@@ -32,12 +32,14 @@ class QuantisedWeights:
     Byte ``[p, b, c, j]`` holds ``code + 8`` of output 16 p + c and input 8 b + j in its lower
     four bits and of input 8 b + 4 + j in the upper ones, or ``code + 128`` of input 4 b + j. Codes
     beyond N or K are zero.
-    scales: ``[ceil(N / 16), G, 16]`` float32 or float16, of group k // group_size.
+    scales: ``[ceil(N / 16), G, 16]`` float32, float16 or bfloat16, of group k // group_size.
     zeros: as scales, int8, or None. offsets: as scales, or None; not with zeros.
     input_scales: ``[K]`` of the dtype of x, or None: factors of the inputs.
     permutation: ``[K] i32`` or None: packed input k is input permutation[k] of the layer.
     table: ``[16] int8`` or None: codes of 4 bits stand for its values, code + 8 being the place,
     as those of FP4 or NF4 do.
+    e4m3: whether bytes, as those of codes of 8 bits lie, are floats of 4 bits of exponent and 3 of
+    mantissa instead (FP8), finite ones. Their products are of floats.
     """
 
     packed: Tensor
@@ -47,6 +49,7 @@ class QuantisedWeights:
     input_scales: Tensor | None = None
     permutation: Tensor | None = None
     table: Tensor | None = None
+    e4m3: bool = False
 
 
 def num_groups(in_features: int, group_size: int) -> int:
@@ -120,6 +123,11 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     return (by_block[..., :4] | by_block[..., 4:] << 4).contiguous()
 
 
+def pack_floats(values: Tensor) -> Tensor:
+    """Values [N, K] float8_e4m3fn as `QuantisedWeights.packed`."""
+    return pack_codes(values.view(torch.int8) ^ -128, 8)
+
+
 def unpack_codes(packed: Tensor, bits: int, out_features: int, in_features: int) -> Tensor:
     """The codes [N, K] int8 that `pack_codes` packed."""
     if bits == 4:
@@ -159,7 +167,7 @@ def dequantised_rows(
     packed = weights.packed[panel, :, output]
     if bits == 4:
         packed = torch.cat([packed & 15, packed >> 4], dim=-1)
-    codes = packed.flatten(1)[:, :in_features].to(torch.int16) - (1 << bits - 1)
+    codes = (packed.flatten(1)[:, :in_features].to(torch.int16) - (1 << bits - 1)).to(torch.int8)
     return _floats(weights, codes, lambda each: each[panel, :, output], group_size)
 
 
@@ -171,7 +179,10 @@ def _floats(
     def spread_out(values: Tensor) -> Tensor:
         return spread(take(values).float(), codes.shape[1], group_size)
 
-    weight = (codes if weights.table is None else weights.table[codes.int() + 8]).float()
+    if weights.e4m3:
+        weight = (codes ^ -128).view(torch.float8_e4m3fn).float()
+    else:
+        weight = (codes if weights.table is None else weights.table[codes.int() + 8]).float()
     if weights.zeros is not None:
         weight = weight - spread_out(weights.zeros)
     weight = weight * spread_out(weights.scales)
@@ -263,6 +274,7 @@ def linear_quantised(
         gated=gated,
         residual=residual,
         table=weights.table,
+        e4m3=weights.e4m3,
     )
     return result
 

@@ -20,8 +20,8 @@ class ExpertWeights(NamedTuple):
     """One linear layer of each of E experts.
 
     packed: [E, ...], each as a linear op of trtspec takes it; which op its dtype tells: that of x
-    (`linear`), or uint8 (`linear_quantised`). scales, zeros, offsets: [E, ...] of the latter, where
-    there are any. bias: [E, outputs], dtype of x, or None.
+    (`linear`), or uint8 (`linear_quantised`). scales, zeros, offsets, table: [E, ...] of the
+    latter, where there are any. bias: [E, outputs], dtype of x, or None.
     """
 
     packed: Tensor
@@ -29,6 +29,7 @@ class ExpertWeights(NamedTuple):
     zeros: Tensor | None = None
     offsets: Tensor | None = None
     bias: Tensor | None = None
+    table: Tensor | None = None
 
     def of(self, expert: int) -> ExpertWeights:
         """Those of one expert, without the first dimension."""
@@ -38,11 +39,13 @@ class ExpertWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class Coding:
-    """What the linear ops ask of weights in whole numbers; of floats nothing counts."""
+    """What the linear ops ask of quantised weights, see `QuantisedWeights`; of floats nothing
+    counts."""
 
     bits: int = 0
     group_size: int = 0
     rounds_inputs: bool = False
+    e4m3: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def moe(
         coding.bits,
         coding.group_size,
         coding.rounds_inputs,
+        coding.e4m3,
         ACTIVATIONS.index(gating.activation),
         gating.limit,
         gating.offset,
@@ -157,13 +161,13 @@ def moe_reference(
 def _product(
     x: Tensor, weights: ExpertWeights, outputs: int, coding: Coding, dtype: torch.dtype
 ) -> Tensor:
-    packed, scales, zeros, offsets, bias = weights
+    packed, scales, zeros, offsets, bias, table = weights
     if packed.dtype == x.dtype:
         return linear_reference(x, packed, bias, outputs, dtype)
-    assert scales is not None, "whole numbers have scales"
+    assert scales is not None, "quantised weights have scales"
     return linear_quantised_reference(
         x,
-        QuantisedWeights(packed, scales, zeros, offsets),
+        QuantisedWeights(packed, scales, zeros, offsets, table=table, e4m3=coding.e4m3),
         bias,
         outputs,
         coding.bits,

@@ -45,12 +45,13 @@ void linear(const LinearParams& params);
 
 constexpr std::int64_t kCodeOutputs = 16;  // output features of codes that are packed together
 
-// The same with weights in codes of 4 or 8 bits: W = (code - zero) * scale + offset.
+// The same with weights in codes of 4 or 8 bits: W = (code - zero) * scale + offset; or in floats of
+// 8 bits, times a scale.
 struct LinearQuantisedParams {
   LinearParams linear;   // packed: [ceil(out_features / 16), ceil(in_features / D), 16, 4] bytes of
                          // D = 32 / bits inputs: codes plus 2^(bits - 1); those of 4 bits in the
                          // lower halves of four bytes for inputs 0 to 3, in the upper for 4 to 7
-  const void* scales;    // [ceil(out_features / 16), groups, 16] of scale_dtype, f32 or f16
+  const void* scales;    // [ceil(out_features / 16), groups, 16] of scale_dtype
   const void* offsets;   // as scales, or null
   const std::int8_t* zeros;  // as many, or null
   DType scale_dtype;
@@ -58,6 +59,8 @@ struct LinearQuantisedParams {
   std::int64_t group_size;  // input features that share a scale, a multiple of 16; 0: all of them
   bool rounds_inputs;       // whether products are of whole numbers
   const std::int8_t* table = nullptr;  // what the 16 codes of 4 bits stand for; null: themselves
+  bool e4m3 = false;  // whether bytes are floats of 4 bits of exponent and 3 of mantissa; not with
+                      // rounds_inputs
 };
 
 // With rounds_inputs the inputs of a row, in groups of group_size or 128, whichever is less, are

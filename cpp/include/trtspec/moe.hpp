@@ -18,6 +18,7 @@ struct ExpertLayers {
   std::int64_t scale_bytes;     // offsets lie as the scales
   std::int64_t zero_bytes;
   std::int64_t bias_bytes;
+  std::int64_t table_bytes;
 };
 
 struct MoeParams {

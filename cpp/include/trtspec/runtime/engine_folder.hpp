@@ -25,7 +25,7 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kEngineFormatVersion = 9;
+constexpr std::int64_t kEngineFormatVersion = 10;
 
 // What one layer keeps, and the sliding window of its attention.
 struct LayerCache {
