@@ -16,6 +16,8 @@ from checkpoint_converters.names import NameMap
 from trtspec.config.feed_forwards.experts import EXPERTS
 from trtspec.config.layer_tensors import layer_tensors
 from trtspec.config.model import ModelConfig
+from trtspec.config.quantised import QuantisedTensor, Weight
+from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
 
 
@@ -45,7 +47,18 @@ class ExpertPart(TensorHeader):
     def read(self) -> Tensor:
         """A copy of its own, with the outputs first; reads this expert alone."""
         own = self.own.read()
-        own = own.t() if self.stacked.transposed and own.dim() == 2 else own
+        return self._rows(own.t() if self.stacked.transposed and own.dim() == 2 else own)
+
+    def weight(self) -> Weight:
+        """The same; a quantised one has its outputs first in any case."""
+        own = self.own.weight() if self.storage is not None else None
+        return own.with_rows(self._rows) if isinstance(own, QuantisedTensor) else self.read()
+
+    @property
+    def storage(self) -> WeightStorage | None:
+        return self.own.storage
+
+    def _rows(self, own: Tensor) -> Tensor:
         count = len(self.stacked.parts)
         if self.stacked.alternating:
             return own[self.part :: count].contiguous()

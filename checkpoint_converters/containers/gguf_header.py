@@ -29,11 +29,16 @@ BLOCKS: Mapping[str, tuple[int, int]] = {
     "Q5_0": (32, 22),
     "Q5_1": (32, 24),
     "Q8_0": (32, 34),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
+    "MXFP4": (32, 17),
 }
-"""Numbers of a block, and bytes, by type."""
+"""Values of a block, and bytes, by type."""
 
 _NAMES = (
     "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS "

@@ -1,12 +1,18 @@
-"""compressed-tensors with whole numbers, as llm-compressor writes it.
+"""compressed-tensors, as llm-compressor writes it.
 
-A layer has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized`` and
-``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of numbers to
+A layer of integers has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized``
+and ``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of values to
 which ``2^(bits - 1)`` was added (``pack-quantized``); ``weight_shape [2]`` says N and K there, as
 the last word may be filled up. ``weight_zero_point [N, G]``, packed along N there, is subtracted
-from the numbers; a layer that lacks it has zeros. Scales and zero points of one group may be
+from the values; a layer that lacks it has zeros. Scales and zero points of one group may be
 ``[N]``, and one value for all ``[1]`` or ``[]``. ``weight_g_idx [K]`` is the group of each input
 feature. ``config_groups`` say which layers are of how many bits, by name, pattern or class.
+
+A layer of floats has ``weight [N, K]`` of FP8 (``float-quantized``, ``naive-quantized``) with one
+``weight_scale``, one of each output, or one of each block (``block_structure``); or
+``weight_packed [N, K / 2] u8`` of FP4: with ``weight_scale [N, K / 16]`` of FP8, divided by
+``weight_global_scale`` (``nvfp4-pack-quantized``), or with ``weight_scale [N, K / 32] u8``, powers
+of two (``mxfp4-pack-quantized``).
 """
 
 from __future__ import annotations
@@ -23,20 +29,29 @@ from checkpoint_converters.quantised.modules import FLOATS, Module, scale_type
 from checkpoint_converters.quantised.packing import WORD_BITS, centred, unpack_words
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Layer, Scheme
+from checkpoint_converters.quantised.small_floats import read_fp8, read_mxfp4, read_nvfp4
 from checkpoint_converters.quantised.targets import setting_of
 from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
 METHOD = "compressed-tensors"
-FORMATS = ("pack-quantized", "int-quantized", "naive-quantized")
+FORMATS = (
+    "pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+)  # fmt: skip
 BITS = (4, 8)
 _MIXED = "mixed-precision"
 _GROUP, _STRATEGIES = "group", ("tensor", "channel", "group")
+_IN_TWO = "tensor_group"
+_OF_FLOATS = {8: ("tensor", "channel", "block"), 4: (_IN_TWO, _GROUP)}
 _SCALE, _ZERO, _INDEX = "weight_scale", "weight_zero_point", "weight_g_idx"
 _PACKED, _SHAPE = "weight_packed", "weight_shape"
 # What is said of inputs and outputs: they are not rounded by it here.
-_LEFT_OUT = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
-_ROLES = ("weight", _PACKED, _SHAPE, _ZERO, _INDEX, *_LEFT_OUT)
+_LEFT_OUT = (
+    "input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point",
+)  # fmt: skip
+_OF_ALL = "weight_global_scale"
+_ROLES = ("weight", _PACKED, _SHAPE, _ZERO, _INDEX, _OF_ALL, *_LEFT_OUT)
 
 
 def read_compressed_tensors(said: Said) -> Scheme:
@@ -48,7 +63,7 @@ def read_compressed_tensors(said: Said) -> Scheme:
     if sparsity.get("format", "dense") != "dense":
         raise said.refuse(f"has sparse weights ({sparsity['format']}); supported: dense ones")
     groups = said.get("config_groups", {})
-    found: dict[str, _Weights] = {}
+    found: dict[str, _Weights | _Floats] = {}
     for name, fields in groups.items():
         weights = _weights(Said(said.file, f"{said.key}.config_groups.{name}", fields))
         found |= dict.fromkeys(fields.get("targets", []), weights)
@@ -68,13 +83,48 @@ class _Weights:
     sorted: bool
 
 
-def _weights(group: Said) -> _Weights:
+@dataclass(frozen=True)
+class _Floats:
+    """bits: 8, or 4. block: outputs and inputs that share a scale of FP8; None: it is one value, or
+    one of each output. in_two: whether FP4 has a scale of all groups too, as NVFP4 has."""
+
+    bits: int
+    block: tuple[int, int] | None
+    in_two: bool
+
+    def read(self, module: Module) -> Layer:
+        if self.bits == 8:
+            return read_fp8(module, _SCALE, self.block)
+        if self.in_two:
+            module.part(_OF_ALL, FLOATS, 1)
+            return read_nvfp4(module, _PACKED, _SCALE, _nvfp4_scales)
+        return read_mxfp4(module, _PACKED, _SCALE)
+
+
+def _nvfp4_scales(module: Module) -> Tensor:
+    return module.finite(_SCALE) / module.one_value(_OF_ALL)
+
+
+def _floats(said: Said) -> _Floats:
+    bits = said.choice("num_bits", BITS, 8)
+    strategy = said.choice("strategy", _OF_FLOATS[bits], _OF_FLOATS[bits][0])
+    block = said.get("block_structure")
+    if strategy != "block":
+        return _Floats(bits, None, strategy == _IN_TWO)
+    sizes = block if isinstance(block, list) else []
+    if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+        raise said.refuse(f"block_structure {block!r} must be two numbers, of outputs and inputs")
+    return _Floats(bits, (sizes[0], sizes[1]), False)
+
+
+def _weights(group: Said) -> _Weights | _Floats:
     group.choice("format", FORMATS, FORMATS[0])
     fields = group.get("weights")
     if not isinstance(fields, dict):
         raise group.refuse("says nothing of weights; supported: quantised weights")
     said = Said(group.file, f"{group.key}.weights", fields)
-    said.choice("type", ("int",), "int")
+    if said.choice("type", ("int", "float"), "int") == "float":
+        return _floats(said)
     size = said.group_size("group_size")
     strategy = said.choice("strategy", _STRATEGIES, _GROUP if size else "tensor")
     size = size if strategy == _GROUP else 0
@@ -85,7 +135,7 @@ def _weights(group: Said) -> _Weights:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The inputs of packed layers, as their files say. Layers that differ in their numbers alone
+    """The inputs of packed layers, as their files say. Layers that differ in their index alone
     have as many, so one of them is read for all; `_unpack` compares each."""
 
     known: dict[tuple[str, int, int], int]
@@ -107,13 +157,17 @@ class _Inputs:
         return self.known[kind]
 
 
-def _read(module: Module, said: Said, found: Mapping[str, _Weights], inputs: _Inputs) -> Layer:
+def _read(
+    module: Module, said: Said, found: Mapping[str, _Weights | _Floats], inputs: _Inputs
+) -> Layer:
     weights = setting_of(module.name, found)
     if weights is None:
         raise said.refuse(
             f"has no config group for layer {module.name}, which has a {_SCALE}; its targets are "
             f"{', '.join(found)}"
         )
+    if isinstance(weights, _Floats):
+        return weights.read(module)
     bits, packed = weights.bits, module.has(_PACKED)
     if packed:
         n, k = module.part(_PACKED, ("I32",), 2).shape[0], inputs.of(module, bits)
@@ -167,7 +221,7 @@ def _shapes(n: int, count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _packs_zeros(module: Module) -> bool:
-    """Whether they are packed as the numbers are; those of one value for all are not."""
+    """Whether they are packed as the values are; those of one value for all are not."""
     return module.has(_PACKED) and module.parts[_ZERO].dtype == "I32"
 
 
@@ -191,7 +245,7 @@ def _zeros(module: Module, bits: int, n: int, count: int) -> Tensor:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     outside = stored[(stored < low) | (stored > high)]
     if len(outside):
-        wanted = f"be from {low} to {high}, as numbers of {bits} bits are"
+        wanted = f"be from {low} to {high}, as values of {bits} bits are"
         raise module.refuse(_ZERO, f"a zero point of {int(outside[0])}", wanted)
     return stored.to(torch.int8).expand(n, count).contiguous()
 

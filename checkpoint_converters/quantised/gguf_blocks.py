@@ -3,7 +3,7 @@
 A row is cut into blocks, each of which holds its scales in front of (or behind) its values; all of
 a block lies together. ``Q4_0`` to ``Q8_0`` have 32 values a block, with a scale and, by name
 ``_1``, a minimum; the ``_K`` types have 256, in eight or sixteen groups with small scales of their
-own under one in float16.
+own under one in float16. ``IQ4_NL``, ``IQ4_XS`` and ``MXFP4`` have places in a table of 16 values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from checkpoint_converters.containers.gguf_header import BLOCKS
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.quantised.header import QuantisedHeader
 from trtspec.config.quantised import QuantisedTensor
-from trtspec.config.storage import WeightStorage
+from trtspec.config.storage import TABLES, WeightStorage
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -162,18 +162,68 @@ def _q6_k(blocks: Bytes) -> Parts:
     return _signed((low | high << 4).reshape(len(blocks), -1), 32), scale, None
 
 
+def _q2_k(blocks: Bytes) -> Parts:
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    values = blocks[:, 16:80].reshape(-1, 2, 1, 32) >> shifts & 3
+    scale = _half(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32)
+    minimum = _half(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32)
+    return values.reshape(len(blocks), -1).view(np.int8), scale, -minimum
+
+
+def _q3_k(blocks: Bytes) -> Parts:
+    """Bits of 32 bytes say which values are not less by 4; 16 scales of 6 bits lie in 12 bytes, the
+    upper two bits of them in the last four."""
+    pairs, bits = np.arange(0, 8, 2, dtype=np.uint8)[:, None], np.arange(8, dtype=np.uint8)[:, None]
+    low = (blocks[:, 32:96].reshape(-1, 2, 1, 32) >> pairs & 3).reshape(len(blocks), -1)
+    high = (blocks[:, None, :32] >> bits & 1).reshape(len(blocks), -1)
+    packed = blocks[:, 96:108]
+    upper = (packed[:, None, 8:] >> pairs & 3).reshape(len(blocks), -1)
+    scales = _signed(_nibbles(packed[:, :8]) | upper << 4, 32)
+    return _signed(low | high << 2, 4), _half(blocks, 108) * scales.astype(np.float32), None
+
+
+def _iq4_nl(blocks: Bytes) -> Parts:
+    return _looked_up("iq4", _nibbles(blocks[:, 2:])), _half(blocks, 0), None
+
+
+def _iq4_xs(blocks: Bytes) -> Parts:
+    """Scales of 6 bits, of whose upper two there are eight in two bytes."""
+    upper: npt.NDArray[np.uint16] = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
+    shifts = np.arange(0, 16, 2, dtype=np.uint16)
+    pairs = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=-1).reshape(len(blocks), -1)
+    scales = _signed(pairs | (upper >> shifts & 3).astype(np.uint8) << 4, 32)
+    values = _nibbles(blocks[:, 8:].reshape(-1, 8, 16)).reshape(len(blocks), -1)
+    return _looked_up("iq4", values), _half(blocks, 0) * scales.astype(np.float32), None
+
+
+def _mxfp4(blocks: Bytes) -> Parts:
+    """Exponents of two, one less as the table has twice the values."""
+    scales: Floats = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
+    return _looked_up("float4", _nibbles(blocks[:, 1:])), scales, None
+
+
+def _looked_up(table: str, places: Bytes) -> Whole:
+    values: Whole = np.array(TABLES[table], np.int8)[places]
+    return values
+
+
 _PARTS: Mapping[str, Callable[[Bytes], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }
 """Blocks ``[n, size]`` -> their parts."""
-_COUNTED = {"Q4_1": 4, "Q4_K": 4, "Q5_1": 5, "Q5_K": 5}
+_COUNTED = {"Q2_K": 2, "Q4_1": 4, "Q4_K": 4, "Q5_1": 5, "Q5_K": 5}
 """Bits of values that are counted from 0 on."""
 STORAGES: Mapping[str, WeightStorage] = {
     "Q4_0": WeightStorage(4, 32, "float16"),
@@ -181,9 +231,14 @@ STORAGES: Mapping[str, WeightStorage] = {
     "Q5_0": WeightStorage(8, 32, "float16"),
     "Q5_1": WeightStorage(8, 32, "float16", minima=True),
     "Q8_0": WeightStorage(8, 32, "float16"),
+    "Q2_K": WeightStorage(4, 16, "float16", minima=True),
+    "Q3_K": WeightStorage(4, 16, "float16"),
     "Q4_K": WeightStorage(4, 32, "float16", minima=True),
     "Q5_K": WeightStorage(8, 32, "float16", minima=True),
     "Q6_K": WeightStorage(8, 16, "float16"),
+    "IQ4_NL": WeightStorage(4, 32, "float16", kind="iq"),
+    "IQ4_XS": WeightStorage(4, 32, "float16", kind="iq"),
+    "MXFP4": WeightStorage(4, 32, "bfloat16", kind="float"),
 }
-"""What keeps their values; those of 5 and 6 bits in 8. Scales of the ``_K`` types, which are
-products, and minima are rounded to float16."""
+"""What keeps their values; those of 2 and 3 bits in 4, of 5 and 6 bits in 8. Scales of the ``_K``
+types and of ``IQ4_XS``, which are products, and minima are rounded to float16."""

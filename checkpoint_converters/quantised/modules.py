@@ -96,6 +96,13 @@ class Module:
             raise self.refuse(role, f"{count} values that are NaN or infinite", "be finite")
         return values
 
+    def one_value(self, role: str) -> Tensor:
+        """A part that is one positive number, in float32."""
+        values = self.finite(role)
+        if values.numel() != 1 or values <= 0:
+            raise self.refuse(role, f"values {values.tolist()!s:.40}", "be one positive number")
+        return values.reshape(())
+
     def order(self, role: str, groups: Groups) -> Tensor | None:
         """The input features ``[K] i32`` sorted by the groups that a part gives them; None where
         that is their order already; CheckpointError for groups of other sizes."""

@@ -1,5 +1,5 @@
 """MXFP4 as gpt-oss stores its experts: 4-bit floats in blocks of 32 that share a power of two (OCP
-Microscaling Formats 1.0). Read as floats, which bfloat16 holds exactly."""
+Microscaling Formats 1.0)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from checkpoint_converters.containers.safetensors_files import TensorHeader
 from checkpoint_converters.quantised.said import Said
+from checkpoint_converters.quantised.small_floats import MX_GROUP, mxfp4_storage, mxfp4_weight
+from trtspec.config.quantised import QuantisedTensor
+from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
 
 METHOD = "mxfp4"
 _BLOCKS, _SCALES = "_blocks", "_scales"
-_BLOCK = 32  # values, in 16 bytes
-_BIAS = 127  # of a scale's exponent
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +28,35 @@ class BlockedExperts(TensorHeader):
     blocks: TensorHeader
     scales: TensorHeader
 
-    def read_index(self, index: int) -> Tensor:
-        codes = self.blocks.read_index(index)
-        table = torch.tensor([*_MAGNITUDES, *(-value for value in _MAGNITUDES)])
-        halves = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)  # [N, K / 32, 32]
-        exponents = self.scales.read_index(index).int() - _BIAS
-        values = torch.ldexp(table[halves.long()], exponents.unsqueeze(-1))
-        return values.flatten(1).t()
+    def at(self, index: int) -> TensorHeader:
+        return _Expert(self.name, self.file, self.dtype, self.shape[1:], self, index)
 
     def read(self) -> Tensor:
-        return torch.stack([self.read_index(expert) for expert in range(self.shape[0])])
+        return torch.stack([self.at(expert).read() for expert in range(self.shape[0])])
+
+
+@dataclass(frozen=True, eq=False)
+class _Expert(TensorHeader):
+    """The matrix ``[K, N]`` of one of them; quantised it is ``[N, K]``."""
+
+    whole: BlockedExperts
+    index: int
+
+    def read(self) -> Tensor:
+        return self.weight().floats().t()
+
+    def weight(self) -> QuantisedTensor:
+        blocks, exponents = self.whole.blocks, self.whole.scales.read_index(self.index)
+        if (exponents == 255).any():
+            raise CheckpointError(
+                f"{self.file}: tensor {self.whole.scales.name} has exponents of 255, which are "
+                f"NaN, of expert {self.index}; get the checkpoint again"
+            )
+        return mxfp4_weight(blocks.read_index(self.index).flatten(1), exponents)
+
+    @property
+    def storage(self) -> WeightStorage:
+        return mxfp4_storage(self.shape[0])
 
 
 class BlockScheme:
@@ -68,14 +87,14 @@ class BlockScheme:
 
 def _paired(name: str, blocks: TensorHeader, scales: TensorHeader) -> BlockedExperts:
     experts, outputs, groups = (*blocks.shape, 0, 0, 0)[:3]
-    wanted = (experts, outputs, groups, _BLOCK // 2), (experts, outputs, groups)
+    wanted = (experts, outputs, groups, MX_GROUP // 2), (experts, outputs, groups)
     if (blocks.shape, scales.shape) != wanted or {blocks.dtype, scales.dtype} != {"U8"}:
         raise CheckpointError(
             f"{blocks.file}: tensors {blocks.name} {blocks.dtype} {list(blocks.shape)} and "
             f"{scales.name} {scales.dtype} {list(scales.shape)} must be U8, [E, N, G, "
-            f"{_BLOCK // 2}] and [E, N, G]"
+            f"{MX_GROUP // 2}] and [E, N, G]"
         )
-    shape = (experts, groups * _BLOCK, outputs)
+    shape = (experts, groups * MX_GROUP, outputs)
     return BlockedExperts(name, blocks.file, "BF16", shape, blocks, scales)
 
 

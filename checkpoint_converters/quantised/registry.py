@@ -7,7 +7,7 @@ from typing import Any
 
 from checkpoint_converters.containers.safetensors_files import read_json
 from checkpoint_converters.hf_config import CONFIG, HfConfig
-from checkpoint_converters.quantised import awq, compressed_tensors, gptq, modelopt, mxfp4
+from checkpoint_converters.quantised import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4
 from checkpoint_converters.quantised.said import Said
 from checkpoint_converters.quantised.scheme import Folds
 from trtspec.errors import CheckpointError
@@ -28,6 +28,7 @@ _READERS: Mapping[str, Callable[[Said], Folds]] = {
     compressed_tensors.METHOD: compressed_tensors.read_compressed_tensors,
     awq.METHOD: awq.read_awq,
     gptq.METHOD: gptq.read_gptq,
+    fp8.METHOD: fp8.read_fp8_scheme,
     mxfp4.METHOD: mxfp4.read_mxfp4,
 }
 """By quant_method."""

@@ -12,7 +12,7 @@ from checkpoint_converters.quantised.modules import Module
 from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 
-_INTEGERS = ("I8", "U8", "I32")
+_QUANTISED = ("I8", "U8", "I32", "F8_E4M3")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Scheme:
                 weight = f"{layer}.weight"
                 found[weight] = _tensor(weight, module, self.read(module))
         for name, header in found.items():
-            if header.dtype in _INTEGERS and name.endswith(".weight"):
+            if header.dtype in _QUANTISED and name.endswith(".weight"):
                 self._module(name.removesuffix(".weight"), headers).part(self.key, (), 0)
         return found
 

@@ -11,7 +11,7 @@ import torch
 from checkpoint_converters.containers.gguf_file import open_gguf
 from checkpoint_converters.containers.safetensors_files import LazyTensors
 from checkpoint_converters.quantised.gguf_blocks import unblocked
-from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight
 
 from .tiny_gguf import SCALES, TYPES, TinyGguf, random_tensor
@@ -47,7 +47,7 @@ def test_a_format_keeps_the_numbers(kind: str, tmp_path: Path) -> None:
     found = weight.quantised
     assert found is not None
     assert torch.equal(weight.floats(), tensor.values)
-    format = IntegerFormat(header.storage)
+    format = QuantisedFormat(header.storage)
     specs = format.storage(48, 512, torch.float32)
     buffers = {name: torch.empty(s.shape, dtype=s.dtype) for name, s in specs.items()}
     format.load([weight], buffers)

@@ -232,8 +232,8 @@ REFUSED: dict[str, tuple[Bend, str]] = {
         another_name, r"general\.architecture 'bert' is not supported; supported: llama, qwen2"
     ),
     "a type that is not read": (
-        keep_as("Q2_K", "blk.0.ffn_up.weight"),
-        r"1 of its 12 tensors .*blk\.0\.ffn_up\.weight with Q2_K; supported: F32, F16, .*Q6_K",
+        keep_as("IQ2_XS", "blk.0.ffn_up.weight"),
+        r"1 of its 12 tensors .*blk\.0\.ffn_up\.weight with IQ2_XS; supported: F32, F16, .*Q6_K",
     ),
     "integers": (
         keep_as("I8", "output_norm.weight"), r"output_norm\.weight with I8; supported: F32"

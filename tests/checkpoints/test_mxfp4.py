@@ -1,4 +1,4 @@
-"""gpt-oss's experts in MXFP4 are the floats that they stand for."""
+"""gpt-oss's experts in MXFP4 keep their bits, and are the floats that they stand for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from checkpoint_converters.checkpoint import load_checkpoint
 from trtspec.errors import CheckpointError
+from trtspec.formats.stored import read_tensor
 
 from ..e2e.families import family_model
 
@@ -56,7 +57,13 @@ def write(folder: Path) -> dict[str, Tensor]:
 def test_blocks_read_as_their_floats(tmp_path: Path) -> None:
     floats = write(tmp_path)
     found = load_checkpoint(tmp_path)
-    assert found.config.storage is None and not found.ignored
+    stored = found.config.storage
+    assert (
+        stored is not None
+        and {each.name for each in stored.schemes} == {"float4"}
+        and not found.ignored
+    )
+    assert stored.scheme("layers.0.attn.q") is None
     for layer in range(2):
         place, ours = f"model.layers.{layer}.mlp.experts.", f"layers.{layer}.mlp.experts."
         both, down = floats[place + "gate_up_proj"], floats[place + "down_proj"]
@@ -64,7 +71,7 @@ def test_blocks_read_as_their_floats(tmp_path: Path) -> None:
             own = both[expert]
             parts = {"gate": own[:, ::2], "up": own[:, 1::2], "down": down[expert]}
             for part, want in parts.items():
-                got = found.tensors[f"{ours}{expert}.{part}.weight"]
+                got = read_tensor(found.tensors, f"{ours}{expert}.{part}.weight")
                 assert torch.equal(got, want.t())
                 assert torch.equal(got.bfloat16().float(), got)
     name = "model.layers.1.mlp.experts.down_proj"

@@ -17,9 +17,9 @@ from checkpoint_converters.checkpoint import Checkpoint
 from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.formats.integer import IntegerFormat, kept_as
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS
+from trtspec.formats.quantised import QuantisedFormat, kept_as
 from trtspec.formats.stored import StoredWeight, read_tensor
 
 from .quantised_layers import CASES, Codes, gptq, in_groups, int_quantized, pack_quantized
@@ -142,7 +142,7 @@ def test_experts_of_one_layer_share_a_size() -> None:
     kept = {scheme: kept_as(scheme, False) for scheme in storage.schemes}
     formats = replace(NetworkFormats.uniform(PANELS), storage=storage, kept=kept).at("experts")
     kind = formats.of_experts(2, PARTS)
-    assert isinstance(kind, IntegerFormat) and kind.scheme == grouped
+    assert isinstance(kind, QuantisedFormat) and kind.scheme == grouped
 
 
 PARTS = ("gate", "up", "down")
@@ -299,7 +299,7 @@ def test_zero_points_of_one_group(tmp_path: Path, packed: bool, strategy: str) -
         assert torch.equal(kept(checkpoint), codes.floats)
     for zeros, message in (
         (plain[:5], r"shape \[5, 1\]; it must have \[16, 1\] or \[16\] or \[1\] or \[\]"),
-        (plain + 20, "a zero point of .*; it must be from -8 to 7, as numbers of 4 bits are"),
+        (plain + 20, "a zero point of .*; it must be from -8 to 7, as values of 4 bits are"),
         (plain.float(), "dtype F32; it must be I8 or I32"),
     ):
         with pytest.raises(CheckpointError, match=f"{ZERO} .* has {message}"):

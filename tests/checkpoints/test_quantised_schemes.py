@@ -17,7 +17,7 @@ from checkpoint_converters.checkpoint import Checkpoint
 from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import from_dict, to_dict
 from trtspec.errors import CheckpointError
-from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight, read_tensor
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.linear import unpack_linear
@@ -57,7 +57,7 @@ def test_a_format_of_the_same_storage_keeps_all(tmp_path: Path, name: str) -> No
     checkpoint = opened(tmp_path / "model", CASES[name])
     header = checkpoint.tensors.headers["layers.1.mlp.down.weight"]
     assert header.storage is not None
-    kind = IntegerFormat(header.storage)
+    kind = QuantisedFormat(header.storage)
     weight = StoredWeight.read(checkpoint.tensors, "layers.1.mlp.down.weight")
     specs = kind.storage(*header.shape, torch.float32)
     buffers = {name: torch.empty(s.shape, dtype=s.dtype) for name, s in specs.items()}
@@ -146,11 +146,11 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("gptq", {"dynamic": {"-:b": {}, "+:a": {"bits": 8}}}, r"dynamic '\+:a' .*supported: .* '-:'"),
     ("awq", {"bits": 8}, "bits 8 is not supported; supported: 4"),
     ("awq", {"version": "gemv"}, "version 'gemv' is not supported"),
-    ("pack-quantized", {"format": "nvfp4-pack-quantized"}, "format 'nvfp4-pack-quantized'"),
+    ("pack-quantized", {"format": "marlin-24"}, "format 'marlin-24'"),
     ("pack-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "K/V cache .*remove kv_cache_scheme"),
     ("pack-quantized", {"config_groups": {}}, "no config_groups with targets"),
     ("pack-quantized", {"sparsity_config": {"format": "sparse-24"}}, "sparse weights"),
-    ("modelopt-awq", {"quant_algo": "NVFP4"}, "quant_algo 'NVFP4' is not supported"),
+    ("modelopt-awq", {"quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ' is not supported"),
 ]
 
 

@@ -12,8 +12,8 @@ import torch
 from checkpoint_converters import fingerprint, load_checkpoint, read_config
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.linear import unpack_linear
 
@@ -44,7 +44,7 @@ def write(folder: TinyFolder, config: Any = CONFIG, file: Any = None) -> Path:
 
 
 def integers(group: int = 0) -> NetworkFormats:
-    return NetworkFormats.uniform(IntegerFormat(WeightStorage(8, group)))
+    return NetworkFormats.uniform(QuantisedFormat(WeightStorage(8, group)))
 
 
 @pytest.mark.parametrize(("config", "file"), [(CONFIG, None), (None, FILE), (CONFIG, FILE)])
@@ -86,19 +86,22 @@ def test_fingerprint_follows_the_quantization_file(folder: TinyFolder) -> None:
             "bitsandbytes is not supported; .*gptq",
         ),
         (
-            CONFIG | {"quant_algo": "FP8"},
+            CONFIG | {"quant_algo": "NVFP4_SVD"},
             None,
-            "config.json: .*quant_algo 'FP8' is not",
+            "config.json: .*quant_algo 'NVFP4_SVD' is not",
         ),
         ({"quant_method": "modelopt"}, None, "does not say quant_algo; it must be W8A16"),
         ("int8", None, "'int8' is not supported"),
         (None, FILE | {"quant_algo": "W4A8_AWQ"}, "hf_quant_config.json: quantization quant_algo"),
         (
             None,
-            {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "FP8"}}},
-            "'FP8' of layer a",
+            {
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {"a": {"quant_algo": "NVFP4_SVD"}},
+            },
+            "'NVFP4_SVD' of layer a",
         ),
-        (CONFIG, FILE | {"quant_algo": "NVFP4"}, "NVFP4"),
+        (CONFIG, FILE | {"quant_algo": "NVFP4_SVD"}, "NVFP4_SVD"),
         (None, FILE | {"kv_cache_quant_algo": "FP8"}, r"K/V cache \(FP8\)"),
     ],
 )

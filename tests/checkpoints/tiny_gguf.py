@@ -26,6 +26,11 @@ SCALES: Mapping[str, Mapping[int, float]] = {
     "Q4_K": {0: 3e-4, 2: 2e-3},
     "Q5_K": {0: 1.5e-4, 2: 2e-3},
     "Q6_K": {208: 5e-5},
+    "Q2_K": {80: 8e-3, 82: 8e-3},
+    "Q3_K": {108: 2e-3},
+    "IQ4_NL": {0: 1e-3},
+    "IQ4_XS": {0: 5e-5},
+    "MXFP4": {},
 }
 FLOATS = ("F32", "F16", "BF16")
 TYPES = (*FLOATS, *SCALES)
@@ -56,6 +61,8 @@ def random_tensor(kind: str, shape: Sequence[int], random: np.random.Generator) 
     for at, scale in SCALES.get(kind, {}).items():
         scales = np.full((len(blocks), 1), scale, np.float16) * random.uniform(0.5, 1.5)
         blocks[:, at : at + 2] = scales.astype(np.float16).view(np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = random.integers(121, 125, len(blocks), np.uint8)  # exponents, less 127
     return Stored(kind, raw)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from trtspec import SamplingParams
 from trtspec.builder.accuracy import log_probabilities
-from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.models.linear import Linear
 
 from ..checkpoints import quantised_layers
@@ -55,7 +55,7 @@ def test_bits_are_kept(families: TinyModels, tmp_path: Path, case: str, scheme: 
     model = loaded(path, **KEPT)
     mixers = [layer.attn for layer in model.layers if hasattr(layer.attn, "replay")]
     kept = [
-        isinstance(layer.format, IntegerFormat)
+        isinstance(layer.format, QuantisedFormat)
         for mixer in mixers
         for layer in mixer.modules()
         if isinstance(layer, Linear)

@@ -18,9 +18,9 @@ from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.config.build_config import BuildConfig
 from trtspec.engine.graphs import target_module
 from trtspec.errors import ConfigError
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.joined import JoinedFormat
 from trtspec.formats.plain import PANELS
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.feed_forwards.experts import Experts
 
@@ -67,7 +67,7 @@ def test_logits_are_those_of_the_dequantised_model(
     assert isinstance(kinds[0], JoinedFormat) and kinds[0].parts[1][1] == PANELS
     assert model.lm_head.format == PANELS
     o = model.layers[1].attn.o.format
-    assert isinstance(o, IntegerFormat) and not o.rounds_inputs
+    assert isinstance(o, QuantisedFormat) and not o.rounds_inputs
     exact = log_probabilities(loaded(floats), IDS)
     torch.testing.assert_close(log_probabilities(model, IDS), exact, rtol=0, atol=2e-4)
     rounded = log_probabilities(loaded(path), IDS)
@@ -83,7 +83,7 @@ def test_experts_of_one_group_and_of_two(models: TinyModels, tmp_path: Path) -> 
     path, floats = quantised(source, case, tmp_path, ("lm_head", "embed_tokens", "mlp.gate"))
     model = loaded(path, **KEPT)
     kinds = [each.format for each in model.modules() if isinstance(each, Experts)]
-    assert kinds and all(isinstance(kind, IntegerFormat) for kind in kinds)
+    assert kinds and all(isinstance(kind, QuantisedFormat) for kind in kinds)
     exact = log_probabilities(loaded(floats), IDS)
     torch.testing.assert_close(log_probabilities(model, IDS), exact, rtol=0, atol=2e-4)
 

@@ -15,17 +15,17 @@ from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.choose import formats_of, resolve_weights
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.linear import rms_norm, swiglu
 
 FORMATS: dict[str, WeightFormat] = {
     "panels": PANELS,
     "rows": ROWS,
-    "int8": IntegerFormat(WeightStorage(8), rounds_inputs=False),
-    "int8-groups": IntegerFormat(WeightStorage(8, 32), rounds_inputs=False),
-    "int4": IntegerFormat(WeightStorage(4, 32, "float16"), rounds_inputs=False),
+    "int8": QuantisedFormat(WeightStorage(8), rounds_inputs=False),
+    "int8-groups": QuantisedFormat(WeightStorage(8, 32), rounds_inputs=False),
+    "int4": QuantisedFormat(WeightStorage(4, 32, "float16"), rounds_inputs=False),
 }
 N, K = 70, 96  # no multiple of a panel; three groups
 CPU = Place("aoti", "cpu", runs_ops=True)
@@ -120,7 +120,7 @@ def test_quantised_checkpoints_keep_their_format() -> None:
     assert reasons == ["weights int8: as the checkpoint stores them"]
     assert (build.weight_dtype, build.activation_dtype) == ("float32", "int8")
     formats = formats_of(build, True, stored)
-    assert formats.of({"fc": 8}) == IntegerFormat(WeightStorage(8)) and formats.head == PANELS
+    assert formats.of({"fc": 8}) == QuantisedFormat(WeightStorage(8)) and formats.head == PANELS
     build, reasons = resolve_weights(auto, "float32", None, CPU)
     assert (build.weight_dtype, build.weight_group_size, reasons) == ("float32", 0, [])
     assert (build.head_weight_dtype, build.activation_dtype) == ("float32", "float32")
@@ -155,6 +155,6 @@ def test_what_is_asked_for_is_made(
     formats = formats_of(resolve_weights(build, "float32", None, CPU)[0], in_panels=True)
     made = formats.at("layers.0").of({"attn.q": 8}), formats.of_head("head")
     for kind, scheme in zip(made, (layers, head), strict=True):
-        wanted = IntegerFormat(scheme, activation != "float32") if scheme else PANELS
+        wanted = QuantisedFormat(scheme, activation != "float32") if scheme else PANELS
         assert kind == wanted
     assert formats.target_head == made[1]

@@ -22,8 +22,8 @@ from trtspec.config.model import ModelConfig
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.registry import IN_PANELS, IN_ROWS
 from trtspec.models.block import Kernels
 from trtspec.models.block_map import (
@@ -165,7 +165,7 @@ def test_a_head_may_have_a_format_of_its_own() -> None:
 
 
 def integers(storage: WeightStorage) -> NetworkFormats:
-    return NetworkFormats.uniform(IntegerFormat(storage))
+    return NetworkFormats.uniform(QuantisedFormat(storage))
 
 
 NARROW = CacheBuffer("k", 1, 4), CacheBuffer("v", 1, 4)

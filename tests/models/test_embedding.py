@@ -15,8 +15,8 @@ from trtspec.builder.accuracy import log_probabilities
 from trtspec.config.embedding_spec import PerLayerSpec
 from trtspec.config.norm_spec import NormSpec
 from trtspec.config.storage import WeightStorage
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.registry import IN_PANELS, IN_ROWS
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.embedding import Embedding
@@ -35,7 +35,7 @@ from ..e2e.helpers import random_prompt
 from ..tiny_config import tiny_config
 from .tiny_hf import tiny_model
 
-EIGHT, FOUR = IntegerFormat(WeightStorage(8)), IntegerFormat(WeightStorage(4, 16, "float16"))
+EIGHT, FOUR = QuantisedFormat(WeightStorage(8)), QuantisedFormat(WeightStorage(4, 16, "float16"))
 V, K = 203, 72
 IDS = torch.tensor(random_prompt(7, 30))
 
@@ -81,7 +81,7 @@ def test_rows_are_those_of_the_dequantised_table(bits: int, group_size: int) -> 
 @pytest.mark.parametrize("case", ["llama", "qwen2_tied"])
 @pytest.mark.parametrize("head", [None, EIGHT, FOUR])
 def test_a_model_is_that_with_the_dequantised_table(
-    tmp_path: Path, case: str, head: IntegerFormat | None
+    tmp_path: Path, case: str, head: QuantisedFormat | None
 ) -> None:
     """With a head that is float, rounded alike (a tied one is then the table) or otherwise."""
     save(case, tmp_path)

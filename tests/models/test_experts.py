@@ -22,8 +22,8 @@ from trtspec.config.feed_forwards.experts import ExpertsSpec
 from trtspec.config.storage import WeightStorage
 from trtspec.formats import plain
 from trtspec.formats.base import ExpertLayers, Mixture, WeightFormat
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.registry import floats_beside
 from trtspec.formats.stored import StoredWeight
 from trtspec.models.feed_forwards.experts import Router
@@ -147,7 +147,7 @@ FORMATS = {
     "panels": PANELS,
     "rows": ROWS,
     "by products": NoWay(),
-    "int8": IntegerFormat(WeightStorage(8, 32), rounds_inputs=False),
+    "int8": QuantisedFormat(WeightStorage(8, 32), rounds_inputs=False),
 }
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from checkpoint_converters import load_checkpoint
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError
-from trtspec.formats.integer import IntegerFormat
 from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.models.causal_lm import CausalLM
 from trtspec.ops.linear_quantised import round_weights, spread
 
@@ -53,7 +53,7 @@ def test_logits_of_the_dequantised_model(tmp_path: Path, case: str, bits: int, g
 
 def integers(bits: int, group: int) -> NetworkFormats:
     scheme = WeightStorage(bits, group)
-    return NetworkFormats.uniform(IntegerFormat(scheme, rounds_inputs=False))
+    return NetworkFormats.uniform(QuantisedFormat(scheme, rounds_inputs=False))
 
 
 def test_not_a_number_is_refused(tmp_path: Path) -> None:

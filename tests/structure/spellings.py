@@ -146,7 +146,7 @@ BACKEND = Kind(
 )
 FORMAT = Kind(
     "format",
-    ("trtspec/formats/", "checkpoint_converters/quantised/"),
+    ("trtspec/formats/",),
     frozenset({"weight_format", "weight_formats", "weight_dtype", "quantization"}),
     (
         Spelling("plain", "plain", "Plain(?=Format|Weight|Linear)", generic=True),
@@ -156,8 +156,13 @@ FORMAT = Kind(
         Spelling("mxfp4", "mxfp4", "M[Xx][Ff][Pp]4"),
         Spelling("nvfp4", "nvfp4", "N[Vv][Ff][Pp]4"),
     ),
-    # The dtype of the K/V cache is spelled like a weight format and is none.
-    exempt=("trtspec/config/kv.py",),
+    # Schemes of checkpoints hold several; the dtype of the K/V cache and types of ggml are spelled
+    # like weight formats and are none.
+    exempt=(
+        "checkpoint_converters/quantised/",
+        "checkpoint_converters/containers/gguf_header.py",
+        "trtspec/config/kv.py",
+    ),
 )
 
 

@@ -10,7 +10,18 @@ from functools import cached_property
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
 
-SCALE_DTYPES = ("float32", "float16")
+SCALE_DTYPES = ("float32", "float16", "bfloat16")
+_MAGNITUDES = (0, 1, 2, 3, 4, 6, 8, 12)
+TABLES: Mapping[str, tuple[int, ...]] = {
+    "float4": (*_MAGNITUDES, *(-value for value in _MAGNITUDES)),
+    "iq4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+}
+"""What the 16 patterns of 4 bits stand for, by name, where these are no integers: twice the floats
+of OCP's E2M1 (FP4), and the values of ggml's IQ4 types."""
+_FLOATS = "float8"
+KINDS = {"int": range(1, 9), "float": (4, 8), "iq": (4,)}
+"""Of values, and of how many bits they are: integers, floats (E4M3 of 8 bits, E2M1 of 4), and
+places in ggml's table."""
 
 
 @strict_config()
@@ -18,10 +29,10 @@ SCALE_DTYPES = ("float32", "float16")
 class WeightStorage:
     """A scheme of quantised weights, see `trtspec.config.quantised.QuantisedTensor`.
 
-    bits: of a value, 8 or 4. group_size: input features of an output that share a scale, a zero
-    point and a minimum; 0: all of them. scale_dtype: of scales and minima. zero_points, minima,
-    input_scales: whether there are such. permuted: whether groups hold inputs in another order than
-    the layer's.
+    kind, bits: of the values, see `KINDS`. group_size: input features of an output that share a
+    scale, a zero point and a minimum; 0: all of them. scale_dtype: of scales and minima.
+    zero_points, minima, input_scales: whether there are such. permuted: whether groups hold inputs
+    in another order than the layer's.
 
     Raises:
         ConfigError: a size or a dtype that is none.
@@ -34,10 +45,14 @@ class WeightStorage:
     minima: bool = False
     input_scales: bool = False
     permuted: bool = False
+    kind: str = "int"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 8:
-            raise ConfigError(f"bits={self.bits} of a quantised weight must be between 1 and 8")
+        if self.bits not in KINDS.get(self.kind, ()):
+            raise ConfigError(
+                f"bits={self.bits} of a quantised weight of kind {self.kind!r}; there are int of 1 "
+                "to 8 bits, float of 4 or 8, and iq of 4"
+            )
         if self.group_size < 0:
             raise ConfigError(f"group_size={self.group_size} must not be negative")
         if self.scale_dtype not in SCALE_DTYPES:
@@ -50,7 +65,16 @@ class WeightStorage:
     @property
     def name(self) -> str:
         """That of the weight format which takes such weights as they are."""
-        return f"int{self.bits}"
+        return f"{self.kind}{self.bits}"
+
+    @property
+    def is_float8(self) -> bool:
+        return self.name == _FLOATS
+
+    @property
+    def table(self) -> tuple[int, ...] | None:
+        """What patterns of 4 bits stand for; None: values are no places in a table."""
+        return TABLES.get(self.name)
 
 
 @strict_config()

@@ -16,6 +16,7 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.registry import (
     activation_dtypes,
+    activations_kept,
     format_kinds,
     kept_format,
     weight_dtypes,
@@ -212,8 +213,8 @@ def _check_place(flag: str, name: str, place: Place) -> None:
 def _activation(asked: str, dtype: str, names: tuple[str, ...], kept: NetworkStorage | None) -> str:
     """In what the products of layers in these formats, or kept so, are computed."""
     kinds = format_kinds()
-    stored = () if kept is None else (scheme.name for scheme in kept.schemes)
-    able = [kinds[name].rounded_inputs for name in (*names, *stored) if name in kinds]
+    able = [kinds[name].rounded_inputs for name in names if name in kinds]
+    able += [] if kept is None else map(activations_kept, kept.schemes)
     rounded = next(filter(None, able), None)
     if asked == "auto":
         return rounded or dtype

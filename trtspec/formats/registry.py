@@ -11,9 +11,9 @@ from trtspec.config.model import DTYPES
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
-from trtspec.formats.integer import ROUNDED_INPUTS, IntegerFormat, kept_as
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS, ROWS, PlainFormat
+from trtspec.formats.quantised import ROUNDED_INPUTS, QuantisedFormat, kept_as
 from trtspec.ops.linear_quantised import GROUP_SIZES
 
 ENTRY_POINTS = "trtspec.formats"
@@ -46,8 +46,18 @@ class FormatKind:
     keep: Callable[[WeightStorage, bool], WeightFormat] | None = None
 
 
-def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> IntegerFormat:
-    return IntegerFormat(replace(scheme, group_size=group_size), rounds_inputs)
+@dataclass(frozen=True)
+class StoredKind:
+    """A format of weights that are read as checkpoints have them, and not made of floats. name: of
+    their storage. keep, rounded_inputs: see `FormatKind`."""
+
+    name: str
+    keep: Callable[[WeightStorage, bool], WeightFormat]
+    rounded_inputs: str | None = None
+
+
+def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> QuantisedFormat:
+    return QuantisedFormat(replace(scheme, group_size=group_size), rounds_inputs)
 
 
 _EIGHT, _FOUR = WeightStorage(8), WeightStorage(4, 32, "float16")
@@ -70,6 +80,16 @@ _BUILT_IN = tuple(
 )
 
 
+_STORED = {
+    kind.name: kind
+    for kind in (
+        StoredKind("float8", kept_as),
+        StoredKind("float4", kept_as, ROUNDED_INPUTS),
+        StoredKind("iq4", kept_as, ROUNDED_INPUTS),
+    )
+}
+
+
 @cache
 def format_kinds() -> Mapping[str, FormatKind]:
     """By name: those here and those of other packages. Floats of a dtype are none of them.
@@ -80,7 +100,7 @@ def format_kinds() -> Mapping[str, FormatKind]:
     kinds = {kind.name: kind for kind in _BUILT_IN}
     for entry in entry_points(group=ENTRY_POINTS):
         kind: FormatKind = entry.load()
-        if kind.name in kinds or kind.name in ("auto", *DTYPES):
+        if kind.name in kinds or kind.name in ("auto", *_STORED, *DTYPES):
             raise ConfigError(
                 f"the entry point {entry.value} adds a weight format {kind.name!r}, a name that is "
                 "taken; rename it or uninstall its package"
@@ -96,13 +116,24 @@ def kept_format(scheme: WeightStorage, rounds_inputs: bool) -> WeightFormat:
     Raises:
         ConfigError: a scheme that no kernel reads.
     """
-    kind = format_kinds().get(scheme.name)
+    kind = _kept_kind(scheme)
     if kind is None or kind.keep is None:
         raise ConfigError(
             f"the checkpoint's {scheme.name} weights are kept by no format of this version: keep "
             "them in floats (weight_dtype bfloat16)"
         )
     return kind.keep(scheme, rounds_inputs)
+
+
+def activations_kept(scheme: WeightStorage) -> str | None:
+    """The ``activation_dtype`` by which products with weights that are kept so round their inputs;
+    None: they do not."""
+    kind = _kept_kind(scheme)
+    return None if kind is None else kind.rounded_inputs
+
+
+def _kept_kind(scheme: WeightStorage) -> FormatKind | StoredKind | None:
+    return format_kinds().get(scheme.name, _STORED.get(scheme.name))
 
 
 def weight_dtypes() -> tuple[str, ...]:

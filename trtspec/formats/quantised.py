@@ -1,4 +1,5 @@
-"""Weights in 4 or 8 bits with scales of groups of inputs, for the ops of a CPU."""
+"""Weights in 4 or 8 bits, integers or floats, with scales of groups of inputs, for the ops of a
+CPU."""
 
 from __future__ import annotations
 
@@ -44,17 +45,20 @@ _OF_INPUTS = {
     "input_scales": "the factors of their inputs",
     "permutation": "the orders of their inputs (act-order)",
 }
+_PATTERNS = 16  # of 4 bits
+_NAN = 0x7F  # of FP8, but for its sign
 _ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied several times
 
 
 @dataclass(frozen=True)
-class IntegerFormat(WeightFormat):
+class QuantisedFormat(WeightFormat):
     """The buffers of `QuantisedWeights`, by its names, for `trtspec.ops.linear_quantised`.
 
-    scheme: bits (4 or 8), groups, and which buffers beside ``packed`` and ``scales`` there are.
-    rounds_inputs: whether products are of whole numbers, inputs rounded to 8 bits.
+    scheme: kind and bits of values (4 or 8), groups, and which buffers beside ``packed`` and
+    ``scales`` there are. rounds_inputs: whether products are of integers, inputs rounded to 8 bits;
+    FP8 is multiplied by floats.
 
-    Floats are rounded symmetrically; quantised weights are taken as they are.
+    Quantised weights are taken as they are; beside integers, floats are rounded symmetrically.
     """
 
     scheme: WeightStorage
@@ -85,7 +89,7 @@ class IntegerFormat(WeightFormat):
     def group_size(self) -> int:  # type: ignore[override]
         return self.scheme.group_size
 
-    def in_groups(self, size: int) -> IntegerFormat:
+    def in_groups(self, size: int) -> QuantisedFormat:
         return replace(self, scheme=replace(self.scheme, group_size=size))
 
     @property
@@ -103,6 +107,7 @@ class IntegerFormat(WeightFormat):
             "offsets": (scheme.minima, BufferSpec(groups, scale_dtype)),
             "input_scales": (scheme.input_scales, BufferSpec((k,), dtype)),
             "permutation": (scheme.permuted, BufferSpec((k,), torch.int32)),
+            "table": (scheme.table is not None, BufferSpec((_PATTERNS,), torch.int8)),
             "packed": (True, BufferSpec((panels, blocks, OUTPUTS, 4), torch.uint8)),
         }
         return {name: spec for name, (is_there, spec) in wanted.items() if is_there}
@@ -122,7 +127,9 @@ class IntegerFormat(WeightFormat):
                 rounding += self._round(part.name, part.weight, buffers, values, groups)
         permutation = buffers.get("permutation", slice(None))
         joined = torch.cat(values)[:, permutation]
-        buffers["packed"].copy_(pack_codes(joined, self.scheme.bits))
+        buffers["packed"].copy_(pack_codes(self._patterns(joined), self.scheme.bits))
+        if self.scheme.table is not None:
+            buffers["table"].copy_(torch.tensor(self.scheme.table))
         for name, parts_of_it in groups.items():
             if name in buffers:
                 buffers[name].copy_(pack_groups(torch.cat(parts_of_it)))
@@ -137,6 +144,7 @@ class IntegerFormat(WeightFormat):
         groups: dict[str, list[Tensor]],
     ) -> Rounding:
         """Add rounded floats to values and groups."""
+        assert self.scheme.table is None and not self.scheme.is_float8, "those are read, not made"
         rounding = Rounding()
         bits, size = self.scheme.bits, self.scheme.group_size
         permutation = buffers.get("permutation")
@@ -169,13 +177,7 @@ class IntegerFormat(WeightFormat):
         groups: dict[str, list[Tensor]],
     ) -> None:
         """Add a checkpoint's values to values, and to groups what belongs to them."""
-        low, high = -(1 << self.scheme.bits - 1), (1 << self.scheme.bits - 1) - 1
-        least, most = found.values.aminmax() if found.values.numel() else (low, high)
-        if not low <= int(least) <= int(most) <= high:
-            raise CheckpointError(
-                f"the checkpoint's tensor {part.name} has values from {int(least)} to {int(most)}; "
-                f"{self.name} holds {low} to {high}"
-            )
+        self._require_values(part.name, found.values)
         size = self.scheme.group_size
         scales = part.grouped(found.scales, size)
         none = torch.zeros_like(scales)
@@ -187,10 +189,41 @@ class IntegerFormat(WeightFormat):
             self._unsaid(part, "zero points")
         if found.minima is not None and not self.scheme.minima:
             self._unsaid(part, "minima")
-        values.append(found.values)
+        values.append(found.values.view(torch.int8))
         groups["scales"].append(scales)
         groups["zeros"].append(zeros)
         groups["offsets"].append(minima)
+
+    def _require_values(self, name: str, values: Tensor) -> None:
+        """CheckpointError for values that are not among those of the format."""
+        assert (values.dtype == torch.float8_e4m3fn) == self.scheme.is_float8
+        if self.scheme.is_float8:
+            wrong = values.view(torch.uint8) & _NAN == _NAN
+            told = f"{int(wrong.sum())} values that are NaN; {self.name} has none"
+        elif self.scheme.table is not None:
+            wrong = self._places[values.int()] == _PATTERNS
+            told = f"values that no {self.name} stands for"
+        else:
+            low, high = -(1 << self.scheme.bits - 1), (1 << self.scheme.bits - 1) - 1
+            wrong = (values < low) | (values > high)
+            least, most = values.aminmax() if values.numel() else (low, high)
+            told = f"values from {int(least)} to {int(most)}; {self.name} holds {low} to {high}"
+        if wrong.any():
+            raise CheckpointError(f"the checkpoint's tensor {name} has {told}")
+
+    def _patterns(self, values: Tensor) -> Tensor:
+        """Values ``[N, K] i8`` (of FP8 their bytes) as `pack_codes` takes their bits."""
+        if self.scheme.table is not None:
+            return self._places[values.int()] - _PATTERNS // 2
+        return values ^ -128 if self.scheme.is_float8 else values
+
+    @property
+    def _places(self) -> Tensor:
+        """By value, modulo 256, its first place in the table; of what is not there 16."""
+        places = torch.full((256,), _PATTERNS, dtype=torch.int8)
+        for place in reversed(range(_PATTERNS)):
+            places[(self.scheme.table or ())[place]] = place
+        return places
 
     def _load_inputs(
         self,
@@ -235,7 +268,7 @@ class IntegerFormat(WeightFormat):
     ) -> Tensor:
         return linear_quantised(
             x,
-            QuantisedWeights(**buffers),
+            self._weights(buffers),
             bias,
             n,
             self.scheme.bits,
@@ -259,7 +292,7 @@ class IntegerFormat(WeightFormat):
                 f"experts in {self.name} with input scales or permuted inputs (act-order) have no "
                 "kernel; build with floats of them (weight_dtype bfloat16)"
             )
-        coding = Coding(scheme.bits, scheme.group_size, self.rounds_inputs)
+        coding = Coding(scheme.bits, scheme.group_size, self.rounds_inputs, scheme.is_float8)
         return experts.by_op(coding, x, chosen, weights, residual)
 
     def reads_chosen_experts(self, device: str) -> bool:
@@ -268,18 +301,22 @@ class IntegerFormat(WeightFormat):
     def rows(
         self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
     ) -> Tensor:
-        weights, scheme = QuantisedWeights(**buffers), self.scheme
+        weights, scheme = self._weights(buffers), self.scheme
         return dequantised_rows(weights, scheme.bits, scheme.group_size, ids, k).to(dtype)
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
-        weights = QuantisedWeights(**buffers)
+        weights = self._weights(buffers)
         return dequantise(weights, self.scheme.bits, self.scheme.group_size, n, k)
+
+    def _weights(self, buffers: Mapping[str, Tensor]) -> QuantisedWeights:
+        return QuantisedWeights(**buffers, e4m3=self.scheme.is_float8)
 
     def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
         scheme = self.scheme
         scale_dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
         a_group = scale_dtype.itemsize * (1 + scheme.minima) + scheme.zero_points
         inputs = k * (dtype.itemsize * scheme.input_scales + 4 * scheme.permuted)
+        inputs += 0 if scheme.table is None else _PATTERNS
         return n * k * scheme.bits // 8 + n * num_groups(k, scheme.group_size) * a_group + inputs
 
     def unsupported(self, place: Place) -> str | None:
@@ -300,15 +337,16 @@ def _squares(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
 
 
-def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
+def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> QuantisedFormat:
     """The format that keeps a checkpoint's weights of a scheme; groups of more inputs than there is
     a kernel for become several.
 
     Raises:
         ConfigError: a scheme that no kernel reads.
     """
+    rounds_inputs = rounds_inputs and not scheme.is_float8
     if not scheme.group_size:
-        return IntegerFormat(scheme, rounds_inputs)
+        return QuantisedFormat(scheme, rounds_inputs)
     sizes = [size for size in GROUP_SIZES if size and scheme.group_size % size == 0]
     if not sizes:
         raise ConfigError(
@@ -316,4 +354,4 @@ def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> IntegerFormat:
             f"input features; kept are groups that {', '.join(map(str, GROUP_SIZES[1:]))} divide: "
             "keep them in floats (weight_dtype bfloat16)"
         )
-    return IntegerFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)
+    return QuantisedFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)

@@ -12,7 +12,7 @@ from torch import Tensor
 from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.formats.integer import IntegerFormat
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight
 
 N, K = 70, 96  # no multiple of 16 outputs
@@ -52,7 +52,7 @@ def stored(scheme: WeightStorage, name: str, rows: int, seed: int = 0) -> Stored
     return StoredWeight(name, weight)
 
 
-def loaded(kind: IntegerFormat, *parts: StoredWeight) -> dict[str, Tensor]:
+def loaded(kind: QuantisedFormat, *parts: StoredWeight) -> dict[str, Tensor]:
     specs = kind.storage(N, K, torch.float32)
     buffers = {name: torch.full(s.shape, 7).to(s.dtype) for name, s in specs.items()}
     kind.load(parts, buffers)
@@ -62,7 +62,7 @@ def loaded(kind: IntegerFormat, *parts: StoredWeight) -> dict[str, Tensor]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_values_of_a_checkpoint_are_kept(scheme: WeightStorage) -> None:
     """Of a fused layer whose parts have scales of their own."""
-    kind = IntegerFormat(scheme)
+    kind = QuantisedFormat(scheme)
     parts = [stored(scheme, "a", 30), stored(scheme, "b", 40, 1)]
     buffers = loaded(kind, *parts)
     want = torch.cat([part.floats() for part in parts])
@@ -90,7 +90,7 @@ def test_what_floats_mean() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_floats_are_rounded_to_the_nearest_value(scheme: WeightStorage) -> None:
     """Beside a quantised part, in the order and with the factors that this one gives the inputs."""
-    kind = IntegerFormat(scheme)
+    kind = QuantisedFormat(scheme)
     weight = torch.randn(N - 30, K, generator=noise(2))
     part = stored(scheme, "a", 30)
     buffers = loaded(kind, part, StoredWeight("b", weight))
@@ -103,7 +103,7 @@ def test_floats_are_rounded_to_the_nearest_value(scheme: WeightStorage) -> None:
 @pytest.mark.parametrize("rounds_inputs", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_product_is_that_of_the_weight(scheme: WeightStorage, rounds_inputs: bool) -> None:
-    kind = IntegerFormat(scheme, rounds_inputs)
+    kind = QuantisedFormat(scheme, rounds_inputs)
     buffers = loaded(kind, stored(scheme, "a", N))
     x = torch.randn(5, K, generator=noise(3))
     around: dict[str, Any] = {"norm": None, "gated": False, "residual": None}
@@ -121,7 +121,7 @@ def test_the_product_is_that_of_the_weight(scheme: WeightStorage, rounds_inputs:
 
 def test_what_does_not_fit_is_refused() -> None:
     scheme = WeightStorage(4, 32, zero_points=True, permuted=True)
-    kind, part = IntegerFormat(scheme), stored(scheme, "a", N)
+    kind, part = QuantisedFormat(scheme), stored(scheme, "a", N)
     weight = part.quantised
     assert weight is not None and weight.permutation is not None
     high = StoredWeight("a", replace(weight, values=weight.values + 1))
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused() -> None:
     ]
     for storage, given, message in cases:
         with pytest.raises(CheckpointError, match=message):
-            loaded(IntegerFormat(storage), given)
+            loaded(QuantisedFormat(storage), given)
     other = stored(scheme, "b", 35).quantised
     assert other is not None
     flipped = StoredWeight("b", replace(other, permutation=weight.permutation.flip(0)))

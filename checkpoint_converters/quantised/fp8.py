@@ -1,0 +1,31 @@
+"""FP8 (E4M3) as DeepSeek and Qwen publish it: quant_method ``fp8``.
+
+A layer has ``weight [N, K]`` of FP8 and, with ``weight_block_size``, ``weight_scale_inv`` of each
+block, by which it is multiplied; without, one ``weight_scale`` or one of each output. Activations
+are not quantised by the file's scales.
+"""
+
+from __future__ import annotations
+
+from checkpoint_converters.quantised.said import Said
+from checkpoint_converters.quantised.scheme import Scheme
+from checkpoint_converters.quantised.small_floats import read_fp8
+
+METHOD = "fp8"
+_BLOCK = "weight_block_size"
+
+
+def read_fp8_scheme(said: Said) -> Scheme:
+    """Raises:
+    CheckpointError: another kind of floats, or blocks that are none.
+    """
+    said.choice("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
+    sizes = said.get(_BLOCK)
+    if sizes is None:
+        roles = ("weight", "input_scale")
+        return Scheme("FP8", "weight_scale", roles, lambda m: read_fp8(m, "weight_scale"))
+    given = sizes if isinstance(sizes, list) else []
+    if len(given) != 2 or not all(type(size) is int and size > 0 for size in given):
+        raise said.refuse(f"{_BLOCK} {sizes!r} must be two numbers, of outputs and inputs")
+    block, scale = (given[0], given[1]), "weight_scale_inv"
+    return Scheme("FP8 in blocks", scale, ("weight",), lambda m: read_fp8(m, scale, block))
