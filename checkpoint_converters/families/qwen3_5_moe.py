@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint_converters.families.composite import Composite, with_plain_ropes
-from checkpoint_converters.families.family import Family, GgufNames
+from checkpoint_converters.families.family import Family
 from checkpoint_converters.families.qwen2_moe import QWEN_MIXTURE
-from checkpoint_converters.families.qwen3_next import qwen_experts
-from checkpoint_converters.gguf_decoder import GGUF_DECODER
-from checkpoint_converters.gguf_delta import DELTA_NAMES, EXPERT_DELTA_KEYS
-from checkpoint_converters.gguf_experts import EXPERT_CHANGES, EXPERT_NAMES, STACKED_EXPERTS
-from checkpoint_converters.gguf_mamba import MAMBA_CHANGES
+from checkpoint_converters.families.qwen3_next import gguf_experts, qwen_experts
 from checkpoint_converters.hf_config import HfConfig
 from checkpoint_converters.hf_decoder import model_fields
 from checkpoint_converters.hf_delta import hf_hybrid, read_hybrid
@@ -26,21 +22,12 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, with_experts(layers, experts, [True] * len(layers)), ropes=(rope,))
 
 
-_GGUF = GgufNames(
-    "qwen35moe",
-    GGUF_DECODER.renamed({**DELTA_NAMES, **EXPERT_NAMES}),
-    keys=EXPERT_DELTA_KEYS,
-    stacked=STACKED_EXPERTS,
-    norms_plus_one=True,
-    changes={**MAMBA_CHANGES, **EXPERT_CHANGES},
-)
-
 QWEN3_5_MOE = Family(
     "Qwen3_5MoeForCausalLM",
     "qwen3_5_moe_text",
     _fields,
     hf_hybrid(QWEN_MIXTURE),
     stacked=STACKED,
-    gguf=_GGUF,
+    gguf=gguf_experts("qwen35moe"),
     composites=(Composite("Qwen3_5MoeForConditionalGeneration"),),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from checkpoint_converters.families.family import Family, GgufNames
@@ -36,15 +37,17 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
     return model_fields(hf, layers, ropes=(rope,))
 
 
-_GGUF = GgufNames(
-    "qwen3next",
-    GGUF_DECODER.renamed({**DELTA_NAMES, **EXPERT_NAMES}),
-    keys=EXPERT_DELTA_KEYS,
-    mixed=MIXED_GATES,
-    stacked=STACKED_EXPERTS,
-    norms_plus_one=True,
-    changes={**MAMBA_CHANGES, **EXPERT_CHANGES},
-)
+def gguf_experts(architecture: str) -> GgufNames:
+    """These hybrids in GGUF files, which call them so."""
+    return GgufNames(
+        architecture,
+        GGUF_DECODER.renamed({**DELTA_NAMES, **EXPERT_NAMES}),
+        keys=EXPERT_DELTA_KEYS,
+        stacked=STACKED_EXPERTS,
+        norms_plus_one=True,
+        changes={**MAMBA_CHANGES, **EXPERT_CHANGES},
+    )
+
 
 QWEN3_NEXT = Family(
     "Qwen3NextForCausalLM",
@@ -53,5 +56,5 @@ QWEN3_NEXT = Family(
     hf_hybrid(QWEN_MIXTURE),
     mixed=BY_KEY_HEAD,
     stacked=STACKED,
-    gguf=_GGUF,
+    gguf=replace(gguf_experts("qwen3next"), mixed=MIXED_GATES),
 )

@@ -22,23 +22,14 @@ at::ScalarType torch_dtype(const std::string& name) {
   throw Error("a cache of " + name + " is not known; rebuild the engine with trtspec-build");
 }
 
-// Of states of a draft's requests, before and behind a call.
-Moves restored(std::span<const RowGroup> groups) {
+// Of states, where a draft's groups name both slots.
+Moves copies(std::span<const RowGroup> groups, std::int32_t RowGroup::* from,
+             std::int32_t RowGroup::* to) {
   Moves moves;
   for (const RowGroup& group : groups) {
-    if (group.source < 0) continue;
-    moves.from.push_back(group.source);
-    moves.to.push_back(group.state);
-  }
-  return moves;
-}
-
-Moves kept(std::span<const RowGroup> groups) {
-  Moves moves;
-  for (const RowGroup& group : groups) {
-    if (group.snapshot < 0) continue;
-    moves.from.push_back(group.state);
-    moves.to.push_back(group.snapshot);
+    if (group.*from < 0 || group.*to < 0) continue;
+    moves.from.push_back(group.*from);
+    moves.to.push_back(group.*to);
   }
   return moves;
 }
@@ -86,13 +77,13 @@ SessionEngine::Output SessionEngine::forward(std::span<const RowGroup> groups) {
 void SessionEngine::feed(std::span<const RowGroup> groups, const at::Tensor& hidden) {
   if (parts_.loop) {
     auto [inputs, last_rows, adapters] = pack(groups, layout_);
-    copy_states(restored(groups));
+    copy_states(copies(groups, &RowGroup::source, &RowGroup::state));
     add_states(groups, inputs);
     // The children of one row, as it wants those of some.
     inputs.push_back(last_rows.narrow(0, last_rows.size(0) - 1, 1));
     for (at::Tensor& column : greedy_sampling(1)) inputs.push_back(std::move(column));
     run(parts_.rollout, std::move(inputs), groups);
-    copy_states(kept(groups));
+    copy_states(copies(groups, &RowGroup::state, &RowGroup::snapshot));
     return;
   }
   if (!parts_.model.session) {
@@ -189,7 +180,7 @@ std::vector<at::Tensor> SessionEngine::roll_out_by_pass(std::span<const RowGroup
                                                         const SamplingColumns& sampling,
                                                         const StopRule& rule) {
   auto [inputs, last_rows, adapters] = pack(groups, layout_);
-  copy_states(restored(groups));
+  copy_states(copies(groups, &RowGroup::source, &RowGroup::state));
   add_states(groups, inputs);
   inputs.push_back(last_rows);
   inputs.insert(inputs.end(), sampling.begin(), sampling.end());
@@ -197,7 +188,7 @@ std::vector<at::Tensor> SessionEngine::roll_out_by_pass(std::span<const RowGroup
   std::vector<at::Tensor> outputs =
       parts_.loop->run(*parts_.rollout.session, std::move(inputs), caches_, rule);
   count(began, parts_.loop->num_passes(), parts_.rollout, groups);
-  copy_states(kept(groups));  // later passes stepped others
+  copy_states(copies(groups, &RowGroup::state, &RowGroup::snapshot));  // later passes stepped others
   return outputs;
 }
 
