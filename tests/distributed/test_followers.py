@@ -62,7 +62,7 @@ class Sums:
 
 
 def test_all_ranks_do_what_they_are_told_in_order(three: Followers) -> None:
-    for x in (torch.ones(2, 3), torch.full((1, 1), 7.0), torch.arange(5.0)):
+    for x in (torch.ones(2, 3), torch.full((1, 1), 7.0), torch.arange(5.0).bfloat16()):
         three.tell("add", x)
         assert torch.equal(all_reduce(x, three.group.tensor), x * 6)
 

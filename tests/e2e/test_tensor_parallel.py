@@ -174,9 +174,11 @@ def test_compiled_graphs_meet_in_the_same_order(models: TinyModels) -> None:
 
 
 def test_a_rank_that_is_killed_ends_all_requests(models: TinyModels) -> None:
-    """With the reason, within seconds; and nothing of the group stays."""
+    """With the reason, within seconds; and nothing of the group stays. It may have to come to a
+    call of the target, or of the draft."""
     before = set(os.listdir("/dev/shm"))
-    with split(models.folder("llama"), ranks=2) as llm:
+    drafts = {**chain(models.draft("llama"), 3), "draft_tensor_parallel_size": 2}
+    with split(models.folder("llama"), drafts, ranks=2) as llm:
         followers = llm._runtime.followers
         assert followers is not None
         (process,) = followers._processes
