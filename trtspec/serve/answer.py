@@ -15,7 +15,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.handle import GenerationHandle
 from trtspec.log import logger
 from trtspec.serve.engine import Engine
-from trtspec.serve.errors import ApiError, api_error, json_response, to_json
+from trtspec.serve.errors import ApiError, api_error, json_response
 from trtspec.serve.payloads import Payloads, speculation, usage
 from trtspec.serve.service import Service
 from trtspec.serve.trace import CLIENT_GONE, Trace
@@ -142,8 +142,8 @@ class Answer(Response):
         if self._wishes.include_usage:
             outputs = [handle.output for handle in handles]
             last = self._payloads.chunk([], outputs, usage=usage(outputs))
-            await self._write(send, _events([last]))
-        await _send_end(send)
+            await self._write(send, self._payloads.encode(last))
+        await self._send_end(send)
 
     async def _pump(
         self,
@@ -176,7 +176,7 @@ class Answer(Response):
                 if self._wishes.metrics and is_last and i == len(choices) - 1:
                     more["metrics"] = speculation(outputs)
                 chunks.append(self._payloads.chunk([choice], outputs, **more))
-            await self._write(send, _events(chunks))
+            await self._write(send, b"".join(map(self._payloads.encode, chunks)))
 
     async def _say_that_it_waits(self, send: Send) -> None:
         """Send a comment whenever nothing was written for a while."""
@@ -214,16 +214,13 @@ class Answer(Response):
             self._began = True
             await error.response()(scope, receive, send)
         elif self._wishes.stream:
-            await self._write(send, _events([error.to_dict()]))
-            await _send_end(send)
+            failure = self._payloads.failure(error)
+            await self._write(send, self._payloads.encode(failure))
+            await self._send_end(send)
 
-
-def _events(contents: Sequence[Any]) -> bytes:
-    return b"".join(b"data: " + to_json(content) + b"\n\n" for content in contents)
-
-
-async def _send_end(send: Send) -> None:
-    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+    async def _send_end(self, send: Send) -> None:
+        last = {"type": "http.response.body", "body": self._payloads.done, "more_body": False}
+        await send(last)
 
 
 async def _disconnected(receive: Receive) -> None:

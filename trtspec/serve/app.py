@@ -27,8 +27,8 @@ from trtspec.serve.trace import Trace
 from trtspec.version import __version__
 
 _PATHS = {
-    "/", "/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize",
-    "/health", "/live", "/version", "/metrics", "/openapi.json",
+    "/", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/models",
+    "/tokenize", "/detokenize", "/health", "/live", "/version", "/metrics", "/openapi.json",
 }  # fmt: skip
 # Names that pydantic puts into the place of an error for the branches of a union.
 _BRANCHES = {"body", "str", "int"}

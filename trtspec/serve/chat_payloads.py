@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.logprobs import ChatLogprobs
-from trtspec.serve.payloads import LogprobsForm, Payloads
+from trtspec.serve.payloads import ChoicePayloads, LogprobsForm, Read
 from trtspec.serve.tools.message import Call, Message
 
-Read = Callable[[str, Sequence[int], bool], Message]
-"""What of an answer to a prompt (its token ids) is certain, of its text so far, which may be the
-whole."""
 
-
-class ChatPayloads(Payloads):
+class ChatPayloads(ChoicePayloads):
     """Reads each text as a message, whole or again with all that came so far."""
 
     prefix = "chatcmpl"
@@ -82,10 +76,9 @@ class ChatPayloads(Payloads):
         return {**told, "tool_calls": calls} if calls else told
 
     def _new_call(self, index: int, place: int, call: Call) -> dict[str, Any]:
-        # Nine letters and digits: templates of Mistral refuse other ids when they come back.
-        name = hashlib.sha256(f"{self.id} {index} {place}".encode()).hexdigest()[:9]
         function = {"name": call.name, "arguments": call.arguments}
-        return {"index": place, "id": name, "type": "function", "function": function}
+        identified = {"index": place, "id": self.call_id(index, place)}
+        return {**identified, "type": "function", "function": function}
 
     def _form(self) -> LogprobsForm:
         return ChatLogprobs(self._tokens)

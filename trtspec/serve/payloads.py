@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.step.step_result import TokenLogprobs
 from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
+from trtspec.serve.errors import ApiError, to_json
 from trtspec.serve.logprobs import CompletionLogprobs
 from trtspec.serve.token_text import TokenText
+from trtspec.serve.tools.message import Message
 
 LogprobsForm = Callable[[Sequence[TokenLogprobs]], dict[str, Any]]
+Read = Callable[[str, Sequence[int], bool], Message]
+"""What of an answer to a prompt (its token ids) is certain, of its text so far, which may be the
+whole."""
 
 
 def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> dict[str, Any]:
@@ -52,28 +58,69 @@ def _transfer(completion: CompletionOutput) -> dict[str, Any]:
 
 
 class Payloads(ABC):
-    """Builds the JSON of one request. Choice i * n + j is sample j of prompt i."""
+    """Builds the JSON of one request. done: what a stream ends with."""
 
     prefix: ClassVar[str]
-    whole_object: ClassVar[str]
-    chunk_object: ClassVar[str]
+    done: ClassVar[bytes] = b"data: [DONE]\n\n"
 
     def __init__(
         self, request_id: str, model: str, fingerprint: str, tokens: TokenText, samples: int
     ) -> None:
         self.id = f"{self.prefix}-{request_id}"
-        self._shared = {
-            "id": self.id,
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": fingerprint,
-        }
+        self.created, self.model, self.fingerprint = int(time.time()), model, fingerprint
         self._tokens = tokens
         self._samples = samples
-        self._forms: dict[int, LogprobsForm] = {}
 
+    @abstractmethod
     def whole(self, outputs: Sequence[RequestOutput], metrics: bool) -> dict[str, Any]:
         """The answer to a request without streaming."""
+
+    @abstractmethod
+    def chunk(
+        self, choices: Sequence[dict[str, Any]], outputs: Sequence[RequestOutput], **more: Any
+    ) -> dict[str, Any]:
+        """A chunk of the request's stream with these outputs."""
+
+    @abstractmethod
+    def growth(
+        self, prompt: int, grown: Sequence[Growth], output: RequestOutput
+    ) -> list[dict[str, Any]]:
+        """What the chunks are made of for what the sequences of a prompt gained."""
+
+    def opening(self, prompt: int) -> list[dict[str, Any]]:
+        """What the chunks that open a stream are made of; none if there are no such chunks."""
+        return []
+
+    def encode(self, chunk: Mapping[str, Any]) -> bytes:
+        """A chunk as an event of a stream."""
+        return b"data: " + to_json(chunk) + b"\n\n"
+
+    def failure(self, error: ApiError) -> dict[str, Any]:
+        """The chunk of a stream that fails."""
+        return error.to_dict()
+
+    def call_id(self, index: int, place: int) -> str:
+        """The id of a tool call of a choice: nine letters and digits, as templates of Mistral
+        refuse others when they come back."""
+        return hashlib.sha256(f"{self.id} {index} {place}".encode()).hexdigest()[:9]
+
+
+class ChoicePayloads(Payloads):
+    """Answers that are lists of choices. Choice i * n + j is sample j of prompt i."""
+
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+
+    def __init__(self, *shared: Any) -> None:
+        super().__init__(*shared)
+        self._forms: dict[int, LogprobsForm] = {}
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        ids = {"id": self.id, "created": self.created, "model": self.model}
+        return {**ids, "system_fingerprint": self.fingerprint}
+
+    def whole(self, outputs: Sequence[RequestOutput], metrics: bool) -> dict[str, Any]:
         choices = [
             self._choice(i, completion, output)
             for i, output in enumerate(outputs)
@@ -88,18 +135,12 @@ class Payloads(ABC):
     def chunk(
         self, choices: Sequence[dict[str, Any]], outputs: Sequence[RequestOutput], **more: Any
     ) -> dict[str, Any]:
-        """A chunk of the request's stream with these outputs."""
         chunk = {**self._shared, "object": self.chunk_object, "choices": list(choices)}
         return {**chunk, **_judged(outputs), **more}
-
-    def opening(self, prompt: int) -> list[dict[str, Any]]:
-        """Choices of the chunk that opens a stream; none if there is no such chunk."""
-        return []
 
     def growth(
         self, prompt: int, grown: Sequence[Growth], output: RequestOutput
     ) -> list[dict[str, Any]]:
-        """Choices of the chunk for what a prompt's sequences gained."""
         choices = []
         for g in grown:
             completion = output.outputs[g.index]
@@ -139,7 +180,7 @@ class Payloads(ABC):
         }
 
 
-class CompletionPayloads(Payloads):
+class CompletionPayloads(ChoicePayloads):
     """Payloads of /v1/completions."""
 
     prefix = "cmpl"

@@ -23,6 +23,8 @@ from trtspec.serve.errors import ApiError, json_response
 from trtspec.serve.messages import Messages
 from trtspec.serve.page import page_response
 from trtspec.serve.payloads import CompletionPayloads, Payloads
+from trtspec.serve.response_payloads import ResponsesPayloads
+from trtspec.serve.response_schemas import ResponsesRequest
 from trtspec.serve.schemas import ChatRequest, CompletionRequest, ErrorResponse
 from trtspec.serve.service import Service, Status
 from trtspec.serve.token_schemas import DetokenizeRequest, TokenizeRequest
@@ -60,23 +62,14 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
 @router.post("/v1/chat/completions", responses=_ERRORS)
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
-    service = _service(request)
-    engine = service.ready()
-    model, options = service.model_name(body.model), body.template_options()
-    _check_conversation(engine, body.messages, options)
-    reader = engine.reader(body)
-    params = body.params(reader, shows_special=engine.hides(reader.marks))
-    messages = [message.to_turn(reader.arguments_as_text) for message in body.messages]
+    return _chat(body, request, ChatPayloads)
 
-    def submit() -> list[GenerationHandle]:
-        prompt = engine.llm.chat_prompt(messages, **options)
-        return engine.llm.submit([prompt], params, priority=body.priority)
 
-    def read(text: str, prompt: Sequence[int], is_whole: bool) -> Message:
-        return reader.read(text, engine.is_open(prompt, reader), is_whole)
-
-    built = partial(ChatPayloads, read=read)
-    return _answer(request, engine, body, params, 1, model, built, submit)
+@router.post("/v1/responses", responses=_ERRORS)
+async def responses(body: ResponsesRequest, request: Request) -> Response:
+    """Answer a conversation, in the form of OpenAI's newer API. Nothing is stored."""
+    chat = body.to_chat()
+    return _chat(chat, request, partial(ResponsesPayloads, asked=body.repeated()))
 
 
 @router.post("/tokenize", responses=_ERRORS)
@@ -167,6 +160,29 @@ async def metrics(request: Request) -> Response:
 async def page() -> Response:
     """A page to try the model with."""
     return page_response()
+
+
+def _chat(body: ChatRequest, request: Request, payloads: Callable[..., Payloads]) -> Answer:
+    service = _service(request)
+    engine = service.ready()
+    model, options = service.model_name(body.model), body.template_options()
+    _check_conversation(engine, body.messages, options)
+    reader = engine.reader(body)
+    params = body.params(reader, shows_special=engine.hides(reader.marks))
+    messages = [message.to_turn(reader.arguments_as_text) for message in body.messages]
+
+    def submit() -> list[GenerationHandle]:
+        prompt = engine.llm.chat_prompt(messages, **options)
+        return engine.llm.submit([prompt], params, priority=body.priority)
+
+    is_open: list[bool] = []  # asked once a request, as prompts may be long
+
+    def read(text: str, prompt: Sequence[int], is_whole: bool) -> Message:
+        if not is_open:
+            is_open.append(engine.is_open(prompt, reader))
+        return reader.read(text, is_open[0], is_whole)
+
+    return _answer(request, engine, body, params, 1, model, partial(payloads, read=read), submit)
 
 
 def _check_conversation(engine: Engine, messages: Messages, options: Mapping[str, Any]) -> None:

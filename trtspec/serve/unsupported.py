@@ -71,6 +71,31 @@ MESSAGE: Mapping[str, Foreign] = {
 PART: Mapping[str, Foreign] = dict.fromkeys(
     PART_REMAINS, Foreign("they are no part of a conversation here", (None, []))
 )
+_NOT_STORED = "nothing is stored; give the whole conversation as `input`"
+RESPONSE: Mapping[str, Foreign] = {
+    "previous_response_id": Foreign(_NOT_STORED, (None,)),
+    "conversation": Foreign(_NOT_STORED, (None,)),
+    "store": Foreign(_STORE, (None, False)),
+    "background": Foreign(_STORE, (None, False)),
+    "prompt": Foreign(_STORE, (None,)),
+    "include": Foreign("the answer has all that there is", (None, [])),
+    "truncation": Foreign("shorten the input before the call", (None, "disabled")),
+    "reasoning": Foreign(
+        "give the template's own switch in `chat_template_kwargs`",
+        (None, {}, {"effort": None}, {"effort": None, "summary": None}),
+    ),
+    "max_tool_calls": Foreign("the tools are the client's", (None,)),
+    "top_logprobs": Foreign("log probabilities are returned by chats", (None, 0)),
+    "stream_options": Foreign("the last event has the usage", (None, {})),
+    **{
+        name: CHAT[name]
+        for name in ("verbosity", "service_tier", "prompt_cache_key", "prompt_cache_retention")
+    },
+}
+RESPONSE_ITEM: Mapping[str, Foreign] = {
+    "encrypted_content": Foreign("reasoning is plain text here", (None,)),
+    "phase": Foreign("it is no part of a conversation here", (None,)),
+}
 TOKENIZE: Mapping[str, Foreign] = {
     name: CHAT[name] for name in ("chat_template", "mm_processor_kwargs")
 }
