@@ -106,18 +106,17 @@ def test_text_and_forms(server: Server) -> None:
     class Pet(BaseModel):
         kind: Literal["cat", "rat"]
 
-    answer = server.client().responses.parse(**asked(text_format=Pet))
+    answer = server.client().responses.parse(**asked(text_format=Pet, max_output_tokens=300))
     assert answer.output_parsed.kind in ("cat", "rat")
-    final, _ = streamed(server, **asked(text_format=Pet))
+    final, _ = streamed(server, **asked(text_format=Pet, max_output_tokens=300))
     assert final.output_parsed is not None
 
 
 def test_what_was_said_and_called_goes_back(server: Server, monkeypatch: Any) -> None:
     """Items of an answer are input again, as clients have them."""
     client = server.client()
-    first = client.responses.create(
-        **asked(tools=[TOOL], tool_choice={"type": "function", "name": "feed"})
-    )
+    named: Any = {"type": "function", "name": "feed"}
+    first = client.responses.create(**asked(tools=[TOOL], tool_choice=named, max_output_tokens=300))
     (call,) = first.output
     seen = []
     chat_prompt = server.llm.chat_prompt
