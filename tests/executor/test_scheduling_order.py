@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.executor.schedule.admission import by_priority
+from trtspec.executor.schedule.admission import ByPriority
 from trtspec.executor.schedule.scheduler import OrderError
 from trtspec.executor.step.request import Request
 
@@ -38,7 +38,7 @@ def test_a_policy_orders_those_that_wait() -> None:
 
 def test_who_arrives_late_may_begin_first() -> None:
     """With a lower priority than those that wait, in the next place that is free."""
-    scheduler = make(batch=2, order=by_priority)
+    scheduler = make(batch=2, order=ByPriority(60.0))
     for id, (priority, length) in enumerate([(0, 2), (0, 9), (1, 2), (0, 2)]):
         add(scheduler, id, 3, length).priority = priority
     assert [r[0] for r in rows(run(scheduler))] == [0, 1]
@@ -47,6 +47,18 @@ def test_who_arrives_late_may_begin_first() -> None:
     add(scheduler, 4, 3).priority = -5
     assert [r[0] for r in rows(run(scheduler))] == [1, 4]
     assert [r.id for r in scheduler.waiting] == [3, 2]
+
+
+def test_who_has_waited_long_begins_first() -> None:
+    """However urgent the others are; of several who have, the one that came first."""
+    scheduler = make(batch=1, order=ByPriority(60.0))
+    for id, (priority, waited) in enumerate([(2, 0), (9, 61), (8, 90), (-5, 0), (0, 59)]):
+        add(scheduler, id, 3, 1).priority = priority
+        scheduler.waiting[id].arrival_time -= waited
+    begun = []
+    while scheduler.has_work:
+        begun += [r[0] for r in rows(run(scheduler))]
+    assert begun == [1, 2, 3, 4, 0]
 
 
 def test_a_victim_is_ordered_among_those_that_wait() -> None:

@@ -115,10 +115,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--async-scheduling", action=_ON_OFF, help="deliver tokens while the next step runs (on)")
     add(
         "--scheduling-policy",
-        choices=list(POLICIES),
+        choices=POLICIES,
         default="fcfs",
         help="priority: waiting requests of a lower `priority` begin earlier (%(default)s)",
     )
+    add("--priority-max-wait", type=float, help="seconds; then any request begins first (60)")
     add("--tokenizer", help="folder of another tokenizer")
     add("--chat-template", type=Path, help="file with a chat template in place of the checkpoint's")
     add("--tool-call-parser", default="auto", help=_PARSER)
@@ -216,7 +217,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    last = ("tensor_parallel_size", "async_scheduling", "scheduling_policy")
+    last = ("tensor_parallel_size", "async_scheduling", "scheduling_policy", "priority_max_wait")
     every = (*names, *more, *WEIGHT_OPTIONS, *last)
     options = {name: getattr(args, name) for name in every}
     options["kv_cache_config"] = {**in_json, **{k: v for k, v in cache.items() if v is not None}}

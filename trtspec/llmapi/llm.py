@@ -92,7 +92,7 @@ class LLM:
         self._guides = Guides(tokenizer, engine.target.vocab_size, self._ends)
         self._random = random.Random(config.seed) if config.seed is not None else None
         graphs = config.graph_config(engine.build.device)
-        order = admission_order(config.scheduling_policy)
+        order = admission_order(config.scheduling_policy, config.priority_max_wait)
         self._options = PromptOptionsReader(order is not None, self.adapters.of).read
         claim_process()
         with progress_shown(config.verbose), progress("load the engine", is_long=False):

@@ -42,8 +42,9 @@ class LLMConfig:
 
     ``scheduling_policy``: which waiting requests begin first. "fcfs": in order of arrival;
     "priority": those with the lowest ``priority`` (see `LLM.generate`), equal ones in order of
-    arrival. Or a function that gets a tuple of the waiting requests and returns all of them in the
-    order in which they are to begin. It may read, but not change, the fields of
+    arrival; requests that have waited ``priority_max_wait`` seconds begin before all others, so
+    that none waits for ever. Or a function that gets a tuple of the waiting requests and returns
+    all of them in the order in which they are to begin. It may read, but not change, the fields of
     `trtspec.executor.request.Request`: ``id``, ``priority``, ``params``, ``tokens``,
     ``num_prompt_tokens``, ``num_output_tokens`` (above 0: it was preempted), ``max_output_tokens``
     and ``arrival_time``. The worker's thread calls it before each step in which several requests
@@ -76,6 +77,7 @@ class LLMConfig:
     enforce_eager: bool = False
     async_scheduling: bool = True
     scheduling_policy: Any = "fcfs"
+    priority_max_wait: float = 60.0
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
@@ -100,7 +102,11 @@ class LLMConfig:
         object.__setattr__(self, "enable_lora", self.enable_lora or bool(self.lora_modules))
         if self.scheduling_policy is None:
             object.__setattr__(self, "scheduling_policy", "fcfs")
-        admission_order(self.scheduling_policy)
+        if not self.priority_max_wait > 0:
+            raise ConfigError(
+                f"priority_max_wait={self.priority_max_wait!r} must be above 0, in seconds"
+            )
+        admission_order(self.scheduling_policy, self.priority_max_wait)
         transfer = read_transfer("LLMConfig: `kv_transfer_config`", self.kv_transfer_config)
         object.__setattr__(self, "kv_transfer_config", transfer)
         if self.enforce_eager and self.cuda_graph_config:
