@@ -29,10 +29,10 @@ BEGIN, END = "<!--measured-->\n", "<!--/measured-->"
 _HEAD = """# Measurements
 
 What is fast, beside whom, and by which command. This page is written by `python -m
-trtspec.bench.measurements` from the [result files](results), each with its command, commit, machine
-and versions. Every figure is of shared virtual machines with 2 cores, but for the H100's: such
-machines change their speed within seconds, so compare within a table. Tokens/s count prefills; in
-brackets decoding alone. [How to measure](README.md).
+trtspec.bench.measurements` from the [result files](results/README.md), each with its command,
+commit, machine and versions. Every figure is of shared virtual machines with 2 cores, but for the
+H100's: such machines change their speed within seconds, so compare within a table. Tokens/s count
+prefills; in brackets decoding alone. [How to measure](README.md).
 
 ![Speed of the pair by kind of question, engine and method](results/pair.svg)
 """
