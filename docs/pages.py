@@ -33,7 +33,10 @@ from trtspec.config.tree_decoding import LEFT_OUT  # noqa: E402
 from trtspec.speculative.base import DraftMethod  # noqa: E402
 from trtspec.speculative.registry import methods  # noqa: E402
 
-FOLDERS = ("docs", "examples", "container", "trtspec", "checkpoint_converters", "cpp", "plugins", "tests")
+FOLDERS = (
+    *("docs", "examples", "container", "trtspec", "checkpoint_converters", "cpp", "plugins"),
+    "tests",
+)
 METHODS, API = "docs/methods", "docs/api.md"
 
 
