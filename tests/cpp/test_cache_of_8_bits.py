@@ -1,5 +1,5 @@
-"""A compiled engine whose target keeps K/V in 8 bits: Python and C++ give the same tokens and
-steps, in a batch, under pressure and behind kept prefixes."""
+"""A compiled engine that keeps K/V in another dtype than its own: Python and C++ give the same
+tokens and steps, in a batch, under pressure and behind kept prefixes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SAMPLES = [([*random_prompt(410 + i, 20)], 40) for i in range(5)]
 SAMPLES += [([*SAMPLES[0][0][:14], 5, 6], 40)]
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    models = TinyModels(tmp_path_factory.mktemp("eight"))
+@pytest.fixture(scope="module", params=["int8", "bfloat16"])
+def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    models = TinyModels(tmp_path_factory.mktemp("kept"))
     drafts = tree(models.draft("llama"), 2, 3, 8)
     limits = {"max_num_tokens": 32, "max_seq_len": 128, "tokens_per_block": 4}
     return build_one(
-        tmp_path_factory, models.folder("llama"), drafts, kv_cache_dtype="int8", **limits
+        tmp_path_factory, models.folder("llama"), drafts, kv_cache_dtype=request.param, **limits
     )
 
 

@@ -1,4 +1,5 @@
-"""K/V of 8 bits: no draft, chunk, preemption or kept prefix changes a text, and it stays near."""
+"""K/V in another dtype than the engine's: no draft, chunk, preemption or kept prefix changes a
+text, and it stays near."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ RUNS = [
     SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=5),
 ]
 TIGHT: dict[str, Any] = {"max_num_tokens": 16, "tokens_per_block": 4}
-EIGHT = {torch.int8, torch.float32}
-"""Of values and scales."""
+KEPT = {"int8": {torch.int8, torch.float32}, "bfloat16": {torch.bfloat16, torch.float32}}
+"""Of values, and of scales or states."""
 KINDS = ("tree", "eagle3", "modules", "medusa", "pard2", "dflash2", "assistant")
 """Of `METHODS`, one for each way in which networks keep K/V."""
+FAST = {*((name, "int8") for name in KINDS), ("dflash2", "bfloat16"), ("assistant", "bfloat16")}
 MATRIX = pytest.mark.matrix
 
 
@@ -39,8 +41,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     return TinyModels(tmp_path_factory.mktemp("eight"))
 
 
-def in_8_bits(**options: Any) -> dict[str, Any]:
-    return {"kv_cache_config": {"dtype": "int8", **options}, "max_seq_len": 96}
+def keeping(dtype: str = "int8", **options: Any) -> dict[str, Any]:
+    return {"kv_cache_config": {"dtype": dtype, **options}, "max_seq_len": 96}
 
 
 def texts(llm: LLM) -> list[list[list[int]]]:
@@ -49,7 +51,7 @@ def texts(llm: LLM) -> list[list[list[int]]]:
 
 @pytest.fixture(scope="module")
 def alone(models: TinyModels) -> list[list[list[int]]]:
-    with open_llm(models.folder("llama"), **in_8_bits(), max_batch_size=1) as llm:
+    with open_llm(models.folder("llama"), **keeping(), max_batch_size=1) as llm:
         return texts(llm)
 
 
@@ -62,49 +64,57 @@ def test_nothing_changes_the_text(
     speculation = {
         "none": None, "ngram": ngram(4), "chain": chain(draft, 4), "tree": tree(draft, 2, 3, 7)
     }[method]  # fmt: skip
-    with open_llm(folder, speculation, **in_8_bits(max_tokens=max_tokens), **TIGHT) as llm:
+    with open_llm(folder, speculation, **keeping(max_tokens=max_tokens), **TIGHT) as llm:
         assert texts(llm) == alone
         assert texts(llm) == alone, "behind kept prefixes"
         assert_no_leak(llm)
 
 
-def is_in_8_bits(engine: Any) -> bool:
+def keeps(engine: Any, dtype: str) -> bool:
     """All that it keeps, if it keeps anything."""
     caches = getattr(engine, "caches", None)
-    return caches is None or {buffer.dtype for buffer in caches.all} == EIGHT
+    return caches is None or {buffer.dtype for buffer in caches.all} <= KEPT[dtype]
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name in KINDS else MATRIX) for name in METHODS]
+    ("method", "dtype"),
+    [
+        pytest.param(name, dtype, marks=[] if (name, dtype) in FAST else MATRIX)
+        for name in METHODS
+        for dtype in KEPT
+    ],
 )
-def test_drafts_keep_theirs_likewise(models: TinyModels, tmp_path: Path, method: str) -> None:
+def test_drafts_keep_theirs_likewise(
+    models: TinyModels, tmp_path: Path, method: str, dtype: str
+) -> None:
     """And those that read the target's read them so."""
     folder, speculation = METHODS[method](models, tmp_path)
-    with open_llm(folder, speculation, **in_8_bits(max_tokens=120), **TIGHT) as llm:
-        assert all(is_in_8_bits(draft.engine) for draft in llm._runtime.drafts)
+    with open_llm(folder, speculation, **keeping(dtype, max_tokens=120), **TIGHT) as llm:
+        assert all(keeps(draft.engine, dtype) for draft in llm._runtime.drafts)
         found = texts(llm)
         assert_no_leak(llm)
-    with open_llm(folder, **in_8_bits(), max_batch_size=1) as llm:
+    with open_llm(folder, **keeping(dtype), max_batch_size=1) as llm:
         assert texts(llm) == found
 
 
 def test_a_draft_that_is_the_target_is_right(models: TinyModels) -> None:
     """Its K/V are rounded as the target's are, so that it says the same."""
     folder = models.folder("llama")
-    with open_llm(folder, chain(folder, 4), **in_8_bits()) as llm:
+    with open_llm(folder, chain(folder, 4), **keeping()) as llm:
         texts(llm)
         metrics = llm.get_metrics()
     assert metrics["num_accepted_tokens"] == metrics["num_draft_tokens"] > 0
 
 
+@pytest.mark.parametrize("dtype", KEPT)
 @pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next"])
-def test_other_mixers(tmp_path: Path, family: str) -> None:
+def test_other_mixers(tmp_path: Path, family: str, dtype: str) -> None:
     """Latents too, and K/V beside states, which stay as they are."""
     folder = TinyModels(tmp_path).save(family_model(family), family)
-    with open_llm(folder, **in_8_bits(), max_batch_size=1) as llm:
+    with open_llm(folder, **keeping(dtype), max_batch_size=1) as llm:
         expected = texts(llm)
-        assert is_in_8_bits(llm._runtime.target)
-    with open_llm(folder, ngram(4), **in_8_bits(max_tokens=84), **TIGHT) as llm:
+        assert keeps(llm._runtime.target, dtype)
+    with open_llm(folder, ngram(4), **keeping(dtype, max_tokens=84), **TIGHT) as llm:
         assert texts(llm) == expected
 
 

@@ -58,8 +58,9 @@ class PlainFormat(WeightFormat):
             return self._product(
                 buffers, x, bias, n, out_dtype, norm=norm, gated=gated, residual=residual
             )
-        x, wide = x if norm is None else norm(x), out_dtype or x.dtype
-        x = (swiglu(x) if gated else x).to(self.dtype)
+        wide = out_dtype or x.dtype
+        x = swiglu(x) if gated else x if norm is None else norm(x)
+        x = x.to(self.dtype)
         y = self._product(buffers, x, None, n, wide, norm=None, gated=False, residual=None)
         y = y if bias is None else y + bias
         return y if residual is None else residual + y
