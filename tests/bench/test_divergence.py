@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from trtspec.bench.report.result_file import load, rows
 from trtspec.bench.runs.divergence import Divergence, exact_build, log_probabilities_of
 from trtspec.commands.bench import main
 from trtspec.config.build_config import BuildConfig
@@ -56,6 +56,6 @@ def test_the_command_says_how_far(tmp_path: Path, capsys: pytest.CaptureFixture[
     main(["accuracy", *given, "--worst", "2", "--tokens", "60", "--output", str(output)])
     said = capsys.readouterr().out
     assert "60 tokens" in said and "KL divergence" in said
-    (found,) = json.loads(output.read_text())["away"].values()
+    (found,) = rows(load(output))
     assert found["positions"] == 60 and 0 < found["kl_divergence"] < 0.1
     assert len(found["worst"]) == 2

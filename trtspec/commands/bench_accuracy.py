@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from trtspec.bench.peers.logits import peer_log_probabilities
 from trtspec.bench.report.result_file import check_output, make_result, save
@@ -44,7 +47,7 @@ def add_accuracy_command(commands: Any) -> None:
     add("--text", type=Path, required=True, help="file of plain text")
     add("--tokens", type=int, default=9 * WINDOW, help="its first ones (default: %(default)s)")
     add("--worst", type=int, default=5, help="positions to print (default: %(default)s)")
-    add("--dtype", default="auto", help=help_texts.DTYPE)
+    add("--dtype", nargs="+", default=["auto"], help=help_texts.DTYPE + "; or several")
     add("--kv_cache_dtype", default="auto", help=help_texts.KV_CACHE_DTYPE)
     add_weight_flags(add)
     add("--llama_cpp", metavar="PYTHON", help="an interpreter with xllamacpp: compare llama.cpp "
@@ -59,7 +62,8 @@ def run_accuracy(args: argparse.Namespace) -> None:
     if args.output is not None:
         check_output(args.output)
     given = {n: getattr(args, n) for n in WEIGHT_OPTIONS if getattr(args, n) is not None}
-    build = BuildConfig(args.dtype, kv_cache_dtype=args.kv_cache_dtype, **given)
+    given["kv_cache_dtype"] = args.kv_cache_dtype
+    builds = {dtype: BuildConfig(dtype, **given) for dtype in args.dtype}
     model = Path(find_model(args.model))
     try:
         text = args.text.read_text(encoding="utf-8")
@@ -70,24 +74,29 @@ def run_accuracy(args: argparse.Namespace) -> None:
         raise ConfigError(f"--text {args.text} holds no token")
     print(f"{args.model}: {len(ids)} tokens of {args.text.name} in windows of {WINDOW}")
     _, exact = log_probabilities_of(model, exact_build(), ids)
-    kept, ours = log_probabilities_of(model, build, ids)
-    found = {kept: Divergence.of(exact, ours)}
+    rows = []
+
+    def tell(engine: str, method: str, how: str, log_probabilities: Sequence[Tensor]) -> None:
+        found = Divergence.of(exact, log_probabilities)
+        _print(how, found, args.worst)
+        rows.append({"engine": engine, "method": method, "how": how, **found.to_dict(args.worst)})
+
+    for dtype, build in builds.items():
+        tell("trtspec", dtype, *log_probabilities_of(model, build, ids))
     if args.llama_cpp is not None:
-        del ours
         theirs = peer_log_probabilities(args.llama_cpp, model, ids, exact[0].shape[1])
-        found["llama.cpp"] = Divergence.of(exact, theirs)
-    for name, each in found.items():
-        _print(name, each, args.worst)
+        tell("llama.cpp", "usual", "llama.cpp", theirs)
     if args.output is not None:
-        results = {name: each.to_dict(args.worst) for name, each in found.items()}
-        body = {"model": args.model, "text": args.text.name, "tokens": len(ids), "away": results}
+        common = {"model": args.model, "text": args.text.name, "tokens": len(ids)}
+        body = {"common": common, "rows": rows}
         save(args.output, make_result(FORMAT, FORMAT_VERSION, args.argv, ("torch",), body))
 
 
-def _print(name: str, found: Divergence, worst: int) -> None:
+def _print(how: str, found: Divergence, worst: int) -> None:
     each = ", ".join(f"{place} ({nats:.3g})" for place, nats in found.worst(worst))
     print(
-        f"{name}\n  KL divergence {found.nats.mean():.3e} nats a token (median "
+        f"{how}\n  KL divergence {found.nats.mean():.3e} nats a token (median "
         f"{found.nats.median():.2e}), the same most probable token at "
-        f"{found.agrees.double().mean():.2%}\n  furthest: {each}"
+        f"{found.agrees.double().mean():.2%}\n  furthest: {each}",
+        flush=True,
     )
