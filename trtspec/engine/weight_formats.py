@@ -14,9 +14,11 @@ from trtspec.formats.network_formats import NetworkFormats
 from trtspec.models.causal_lm import EMBEDDING, head_weight
 
 
-def target_formats(target: ModelConfig, build: BuildConfig) -> NetworkFormats:
-    """How the target of a resolved build keeps its weights."""
-    own = network_formats(build, target.storage)
+def target_formats(
+    target: ModelConfig, build: BuildConfig, rounds_head: bool = False
+) -> NetworkFormats:
+    """How the target of a resolved build keeps its weights; ``rounds_head``: see `formats_of`."""
+    own = network_formats(build, target.storage, rounds_head)
     return replace(
         own,
         target_head=own.of_head(head_weight(target)),
@@ -30,17 +32,19 @@ def draft_formats(
     build: BuildConfig,
     weights: DraftWeights | None = None,
 ) -> NetworkFormats:
-    """How a draft keeps its weights: as ``weights`` says, otherwise like its target; those named by
-    ``storage`` stay as they are."""
-    own = network_formats(build if weights is None else weights.within(build), storage)
-    of_target = target_formats(target, build)
+    """How a draft keeps its weights: as ``weights`` says, or as its target does; those stay as they
+    are that ``storage`` names."""
+    own = network_formats(build if weights is None else weights.within(build), storage, True)
+    of_target = target_formats(target, build, rounds_head=True)
     return replace(
         own, target_head=of_target.target_head, target_embedding=of_target.target_embedding
     )
 
 
-def network_formats(build: BuildConfig, storage: NetworkStorage | None) -> NetworkFormats:
-    """How a network of a resolved build keeps its weights. The CPU ops read floats in panels; other
-    libraries need plain floats."""
+def network_formats(
+    build: BuildConfig, storage: NetworkStorage | None, rounds_head: bool = False
+) -> NetworkFormats:
+    """How a network of a resolved build keeps its weights. The ops for CPUs read floats in panels;
+    other libraries want plain floats."""
     runs_ops = backend_named(build.backend).runs_ops
-    return formats_of(build, build.device == "cpu" and runs_ops, storage)
+    return formats_of(build, build.device == "cpu" and runs_ops, storage, rounds_head)

@@ -24,38 +24,48 @@ from trtspec.formats.registry import (
 
 
 def formats_of(
-    build: BuildConfig, in_panels: bool, storage: NetworkStorage | None = None
+    build: BuildConfig,
+    in_panels: bool,
+    storage: NetworkStorage | None = None,
+    rounds_head: bool = False,
 ) -> NetworkFormats:
     """Of a network in a resolved build, whose weights are kept as ``storage`` says; floats lie in
-    panels where the ops of trtspec read them. A head that it borrows is of its own format here."""
-    layers = _made(build, build.weight_dtype, build.weight_group_size, in_panels)
-    head = layers
-    if build.head_weight_dtype != build.weight_dtype:
-        head = _made(build, build.head_weight_dtype, None, in_panels)
+    panels where the ops of trtspec read them. ``rounds_head``: whether products with heads round
+    their inputs if the others do: a draft's, which may be wrong. In logits that costs as much
+    accuracy as in several layers. A head that it borrows is of its own format here."""
+    rounds = build.activation_dtype not in ("auto", *DTYPES)
+    rounds_head = rounds and rounds_head
+
+    def made(name: str, group: int | None, rounds: bool) -> WeightFormat:
+        kind = format_kinds().get(name)
+        if kind is None:
+            floats = PANELS if in_panels else ROWS
+            return floats if name == build.dtype else replace(floats, dtype=getattr(torch, name))
+        return kind.make(kind.group_size if group is None else group, rounds)
+
+    group = build.weight_group_size
+    layers = made(build.weight_dtype, group, rounds)
+    alike = build.head_weight_dtype == build.weight_dtype
+    head = made(build.head_weight_dtype, group if alike else None, rounds_head)
     name = build.embedding_weight_dtype
     embedding: WeightFormat | None = None
     if name in format_kinds():
-        embedding = _made(build, name, None, in_panels)
-        embedding = head if name == build.head_weight_dtype else embedding
+        alike = name == build.head_weight_dtype
+        embedding = head if alike else made(name, None, rounds_head)
     elif name not in ("auto", build.dtype):
         embedding = replace(ROWS, dtype=getattr(torch, name))
     # Engines that were built before say auto, and have floats.
-    keeps, rounds = name != "auto", _rounds_inputs(build)
-    schemes = () if storage is None else storage.schemes
-    kept = {scheme: kept_format(scheme, rounds) for scheme in schemes}
-    return NetworkFormats(layers, head, head, storage, kept, "", embedding, embedding, keeps)
-
-
-def _made(build: BuildConfig, name: str, group: int | None, in_panels: bool) -> WeightFormat:
-    kind = format_kinds().get(name)
-    if kind is None:
-        floats = PANELS if in_panels else ROWS
-        return floats if name == build.dtype else replace(floats, dtype=getattr(torch, name))
-    return kind.make(kind.group_size if group is None else group, _rounds_inputs(build))
-
-
-def _rounds_inputs(build: BuildConfig) -> bool:
-    return build.activation_dtype not in ("auto", *DTYPES)
+    return NetworkFormats(
+        layers,
+        head,
+        target_head=head,
+        storage=storage,
+        rounds_inputs=rounds,
+        rounds_head=rounds_head,
+        embedding=embedding,
+        target_embedding=embedding,
+        keeps_rows=name != "auto",
+    )
 
 
 def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str) -> tuple[str, str]:
