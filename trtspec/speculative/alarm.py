@@ -1,4 +1,4 @@
-"""Alarms: a draft that is hardly accepted any more, or never was, and one that costs too much."""
+"""Alarms: a draft that is hardly accepted any more, or never was, or that costs too much."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from trtspec.log import logger
 from trtspec.ops.draft_batch import DraftBatch
 
 LOW = 0.4
-"""Least acceptance rate of a first token that counts as usual. With more, weak drafts raise an
-alarm at once; with less, it takes longer to tell a wrong one."""
+"""Least baseline acceptance rate of a first token. A higher value makes weak drafts raise an alarm
+at once; a lower one delays the detection of wrong drafts."""
 HEAVY = 0.25
-"""Share of a target's step that a drafted token may take without a warning. With less, drafts are
-blamed that pay where half of them are accepted; with more, drafts that never pay go untold."""
+"""Share of a target's step that a drafted token may take without a warning. A lower value blames
+drafts that pay when half of them are accepted; a higher one spares drafts that never pay."""
 LIGHTER = (
     "give the draft fewer bits (weight_dtype), cut its head (vocabulary), draft less, or take a "
     "smaller one"
 )
 _LEARNED = 512
-"""Drafts from which the usual rates are learned: fewer are noise, more go unwatched."""
+"""Drafts from which the baseline is learned: fewer are noisy, more delay the alarm."""
 _FEWEST = 64
 """Drafts that must have reached a position for it to be watched: with fewer, noise decides; with
-more, deep positions go unwatched."""
+more, deep positions are not watched."""
 _AS_USUAL, _LOST = 1 / 2, 1 / 8
-"""Shares of the usual rates that the test tells apart: what hard texts may have, and what no text
-has. Raising either raises false alarms on hard texts; lowering them delays true ones."""
+"""Shares of the baseline that the test tells apart: what hard texts may have, and what no text has.
+Raising either causes false alarms on hard texts; lowering them delays true ones."""
 _EVIDENCE = 14.0
-"""Log likelihood ratio that changes the state. While half of what is usual is accepted, a false
-alarm takes e^14 tokens or more; with more, a true one comes later."""
+"""Log likelihood ratio that changes the state. While half of the baseline is accepted, a false
+alarm takes e^14 tokens or more; a higher value delays true alarms."""
 _TIMED = 4
-"""Calls of an engine, of which the fastest counts: fewer time the first call's setup or other load
-on the machine; more delay the start."""
+"""Calls of an engine, of which the fastest counts: fewer would time the first call's setup or other
+load on the machine; more delay the start."""
 _TOY = 1e-3
-"""Seconds of a target's step below which no draft is called heavy, as the overhead of a call
-dominates there. With less, toys are blamed; with more, small models on fast GPUs go untold."""
+"""Seconds of a target's step below which no draft is called heavy, since the overhead of a call
+dominates. A lower value blames toy models; a higher one spares small models on fast GPUs."""
 
 
 class AcceptanceAlarm:
-    """Detects when acceptance is lost, and when it is back: a sequential test (CUSUM, Page 1954) of
-    one share of the usual acceptance rates against another.
+    """Detects when acceptance is lost, and when it has recovered: a sequential test (CUSUM, Page
+    1954) between two shares of the baseline acceptance rates.
 
-    The usual rates are conditional, by position: of the first `_LEARNED` drafts without an alarm,
-    those right there among those right before. That of a first token is `LOW` at least, also until
-    they are learned.
+    The baseline is conditional, by position: of the first `_LEARNED` drafts without an alarm, the
+    share that was right there given that the position before was right. For a first token it is at
+    least `LOW`, also until it is learned.
 
     is_on: whether the alarm is raised. num_raised: how often it was.
     """
@@ -57,17 +57,17 @@ class AcceptanceAlarm:
     def __init__(self) -> None:
         self.is_on, self.num_raised = False, 0
         self.usual: list[float] = [LOW]
-        """Usual rates of the positions that are watched."""
+        """Baseline rates of the watched positions."""
         self.compared = self.right = 0
-        """Tokens since the evidence began: what it rests on."""
+        """Tokens compared since the evidence began."""
         self._evidence, self._learns = 0.0, True
         self._tries: list[int] = []
         self._hits: list[int] = []
 
     def observe(self, compared: int, right: int) -> bool:
-        """Take in a draft: ``compared`` of its positions were compared with the text, and the first
-        ``right`` were right, which is all, or all but the last. Returns whether the alarm is raised
-        or taken back."""
+        """Record a draft: ``compared`` of its positions were compared with the text, and the first
+        ``right`` were right, which is all, or all but the last. Returns whether the alarm changed.
+        """
         if self._learns and not self.is_on:
             self._learn(compared, right)
         if not self._evidence:
@@ -104,12 +104,12 @@ class AcceptanceAlarm:
 
 
 class AlarmedDrafter(ForwardingDrafter):
-    """Compares a drafter's own drafts, verified or not, with the text, of one request a step in
-    turn: more would tell sooner, and cost the host a call each. Requests with processors of their
-    own, such as a grammar, are left out: no draft was trained on what they emit. It says once what
-    it finds.
+    """Compares a drafter's own drafts, verified or not, with the text, for one request per step in
+    turn: more would detect sooner, and cost the host a call each. Requests with processors of their
+    own, such as a grammar, are left out: no draft was trained on what they emit. Findings are
+    logged once.
 
-    name: of the draft, for people.
+    name: of the draft, in messages.
     """
 
     def __init__(self, drafter: Drafter, name: str, engine: CountedEngine) -> None:
@@ -117,7 +117,7 @@ class AlarmedDrafter(ForwardingDrafter):
         self.name = name
         self.alarm = AcceptanceAlarm()
         self.token_cost: float | None = None
-        """Of a step of the target, what a drafted token takes; None: it was not measured."""
+        """Cost of a drafted token relative to a step of the target; None: not measured."""
         self._engine = engine
         self._asked: tuple[int, int, DraftBatch] | None = None  # a request, its place and drafts
         self._turn = 0
@@ -139,7 +139,8 @@ class AlarmedDrafter(ForwardingDrafter):
         ]
 
     def profile(self, target: CountedEngine, max_requests: int, max_rows: int) -> None:
-        """Beside what the drafter measures: what a drafted token costs, of one request."""
+        """In addition to what the drafter measures: the cost of a drafted token, for one
+        request."""
         super().profile(target, max_requests, max_rows)
         draft, step = _fastest(self._engine, target)
         if not step or math.isinf(draft):
@@ -195,7 +196,8 @@ class AlarmedDrafter(ForwardingDrafter):
 
 
 def _fastest(draft: CountedEngine, target: CountedEngine) -> tuple[float, float]:
-    """Seconds of a call of each for one request, interleaved; infinite: it cannot be timed."""
+    """Seconds of a call of each engine for one request, interleaved; infinite if it cannot be
+    timed."""
     least = [math.inf, math.inf]
     for _ in range(_TIMED):
         for i, engine in enumerate((draft, target)):

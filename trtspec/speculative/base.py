@@ -1,4 +1,4 @@
-"""DraftMethod: one speculative method, as all others know it."""
+"""DraftMethod: everything that a speculative method declares about itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trtspec.speculative.draft_reader import DraftReader
 from trtspec.speculative.recipe import TrainingRecipe
 
 Parser = Callable[[Any], DecodingConfig | None]
-"""Makes a config of what a user wrote; see `parse_speculative_config`."""
+"""Makes a config from user input; see `parse_speculative_config`."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What steps may become: the target, most requests and most rows of one."""
+    """Limits of steps: the target, most requests and most rows in one step."""
 
     target: CountedEngine
     max_requests: int
@@ -28,13 +28,13 @@ class Steps:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is asked of a method that writes the target's hidden states to files.
+    """What a method that writes the target's hidden states to files declares.
 
-    transfer: what vLLM's ``kv_transfer_config`` is read as. captured_layers: from its config and
-    the target's number of layers, those whose outputs are written; ConfigError if there are no such
-    layers. over_engine: the config over an engine that hands out these; ConfigError if it asks for
-    others. ready: the config with what ``kv_transfer_config`` says, or None of it, ready to run;
-    ConfigError if what it needs of the machine is not there.
+    transfer: the class that parses vLLM's ``kv_transfer_config``. captured_layers: from its config
+    and the target's number of layers, the layers whose outputs are written; ConfigError if they do
+    not exist. over_engine: the config for an engine that captures these; ConfigError if it asks for
+    others. ready: the config with what ``kv_transfer_config`` (or None) says, ready to run;
+    ConfigError if something that it needs is missing on this machine.
     """
 
     transfer: type[Any]
@@ -45,34 +45,35 @@ class Recording:
 
 @dataclass(frozen=True)
 class DraftMethod:
-    """All that is asked of a method: by the registry, which has one of these for each.
+    """Everything that the registry asks of a method; each method has one.
 
-    options: the class of its config, which has the method's name and says by its key rules what
-    becomes of the options of neighbouring engines. title: what users call it. spellings: what these
-    engines call it, without case, "_" and "-"; ending: how the other names end that mean it.
-    model_words: what their users write as the model where the method has none. parallel_of: the
-    config whose method becomes this one by vLLM's `parallel_drafting`.
+    options: its config class, which has the method's name and, in its key rules, the treatment of
+    other engines' options. title: the name for users. spellings: other engines' names for it,
+    without case, "_" and "-"; ending: a suffix of further names for it. model_words: what users of
+    these engines give as the model if the method has none. parallel_of: the config whose method
+    becomes this one with vLLM's `parallel_drafting`.
 
-    prepare: what becomes of a mapping of options before its config is made of them; it is given a
-    parser for the configs that lie in them. recording: of one that writes hidden states.
-    over_drafts: of one whose drafts are other methods', its config for the folders of an engine's
-    drafts, one for each member with a network, in their order.
+    prepare: transforms a mapping of options before its config is made; it gets a parser for nested
+    configs. recording: for a method that writes hidden states. over_drafts: for a method whose
+    drafts are other methods': its config for the drafts in an engine's folders, one for each member
+    with a network, in order.
 
-    needs: what its drafter will ask for, known from the config before any engine is loaded; None: a
-    method that others draft for (see `DecodingConfig.members`). make: the drafter, from the config
-    and a `DraftRuntime`, None unless the needs say that it has an engine.
+    needs: what its drafter will need, known from the config before any engine is loaded; None:
+    other methods draft for it (see `DecodingConfig.members`). make: the drafter, from the config
+    and a `DraftRuntime`, which is None unless the needs include an engine.
 
-    kinds: the networks that draft for it; reader: of its checkpoints; both but for those that
-    another method has. in_target: how its networks lie in the target's own checkpoint, an
-    ``AuxiliaryWeights`` of checkpoint_converters; None: they never do. by_target: whether they are
-    looked for there alone. copies_target: its draft is the target's own network, with fewer bits;
-    such a config names no checkpoint.
+    kinds: its draft networks; reader: of its checkpoints; neither for networks that belong to
+    another method. in_target: where its networks are in the target's own checkpoint, an
+    ``AuxiliaryWeights`` of checkpoint_converters; None: never there. by_target: whether they are
+    only ever there. copies_target: its draft is the target's own network in fewer bits; such a
+    config names no checkpoint.
 
-    recipe: how a draft of its own is trained; None: not here.
+    recipe: how a draft for it is trained; None: it cannot be trained here.
 
-    usual: what benchmarks try with a draft for it, a chain first; empty: a chain of 4. forgetful:
-    options by which it keeps nothing of requests that have ended, for benchmarks that ask the same
-    in every round. any_draft: it takes a draft for any method, which the draft's files tell.
+    usual: the settings that benchmarks try with a draft for it, a chain first; empty: a chain of 4.
+    forgetful: options with which it remembers nothing of finished requests, for benchmarks that
+    repeat the same requests. any_draft: it takes a draft for any method, as determined by the
+    draft's files.
     """
 
     options: type[DecodingConfig]
@@ -98,18 +99,18 @@ class DraftMethod:
 
     @property
     def name(self) -> str:
-        """In configs, engine folders and tables."""
+        """The name in configs, engine folders and tables."""
         return self.options.method
 
     @property
     def needs_draft(self) -> bool:
-        """Whether its config must name a checkpoint that drafts."""
+        """Whether its config must name a draft checkpoint."""
         found = (each for each in fields(self.options) if each.name == "speculative_model")
         return any(each.default is MISSING for each in found)
 
     @property
     def draft_method(self) -> str:
-        """The method whose drafts it runs; mostly its own."""
+        """The method whose drafts it runs; usually its own."""
         return getattr(self.options, "draft_method", None) or self.name
 
     @property

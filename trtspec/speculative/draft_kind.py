@@ -1,4 +1,4 @@
-"""DraftKind: one kind of draft network, and the graphs that an engine folder holds of it."""
+"""DraftKind: one kind of draft network, and its graphs in an engine folder."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DRAFT_PASS = "pass.pt2"
 
 @dataclass(frozen=True)
 class DraftGraph:
-    """A graph of a draft: the module of it from a network, its inputs, and how often a call passes
-    over the weights."""
+    """A graph of a draft: how its module is made from a network, its inputs, and how often a call
+    passes over the weights."""
 
     over: Callable[[Any], nn.Module]
     sign: Callable[[], Signature]
@@ -37,7 +37,7 @@ class DraftGraph:
 
 @dataclass(frozen=True)
 class Built:
-    """What the graphs of a draft depend on beside its own shape."""
+    """What the graphs of a draft depend on besides its own shape."""
 
     dtype: torch.dtype
     layout: CacheLayout
@@ -46,10 +46,11 @@ class Built:
 
 @dataclass(frozen=True)
 class PlainRollout:
-    """How a runtime without Python rolls a network out, as plain data: pass by pass, but for these.
+    """How a runtime without Python rolls a network out, as plain data: pass by pass, except for
+    these fields.
 
-    mask_token: the id of the rows by which one pass guesses all depths. num_modules: networks in a
-    row, each of which guesses one depth; 0: one guesses all.
+    mask_token: the id of the rows by which one pass guesses all depths. num_modules: networks in
+    sequence, each of which guesses one depth; 0: a single one guesses all.
     """
 
     mask_token: int | None = None
@@ -57,7 +58,7 @@ class PlainRollout:
 
 
 def _lookahead(config: Any) -> int:
-    """A row made of the target's state reads the token behind it, too."""
+    """A row computed from the target's hidden state also reads the token after it."""
     return 1 if config.capture_layers else 0
 
 
@@ -104,8 +105,8 @@ class DraftKind:
     def graphs_for(
         self, by_pass: bool, num_steps: int
     ) -> Mapping[str, Callable[[Any, Built], DraftGraph]]:
-        """Those that a draft of so many steps runs. ``by_pass``: where it can be, it is rolled out
-        by calls of one pass each. Where a rollout has one step, it is its own `DRAFT_STEP`."""
+        """The graphs that a draft with that many steps runs. ``by_pass``: if possible, it is rolled
+        out by calls of one pass each. A rollout of one step is its own `DRAFT_STEP`."""
         if by_pass and self.one_pass is not None:
             return {DRAFT_PASS: self.one_pass}
         return {k: v for k, v in self.graphs.items() if num_steps > 1 or k != DRAFT_STEP}

@@ -10,11 +10,11 @@ from trtspec.speculative.tree_rollout import DraftNetwork, best_children
 
 
 class DraftPass(nn.Module):
-    """Feeds the accepted rows as well as those of every depth behind them, of a network that reads
-    tokens alone."""
+    """Feeds accepted rows as well as the rows of every depth, for a network that reads only
+    tokens."""
 
     def __init__(self, model: DraftNetwork, topk: int) -> None:
-        """``model`` is a module as well."""
+        """``model`` is also a module."""
         super().__init__()
         self.model = model
         self.topk = topk

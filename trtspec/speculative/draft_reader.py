@@ -13,13 +13,12 @@ class DraftReader:
     """The reader of a method's checkpoints. Folders are `DraftFolder`, checkpoints
     `DraftCheckpoint` of ``checkpoint_converters``.
 
-    runs: what it reads, for lists. recognises: whether a folder holds such a draft, by its config
-    and tensors, never by its name; CheckpointError for a relative that is not run. describe: the
-    decision in one line; None for a plain language model. read: opens a folder, checks it against
-    the target's config and cuts its head by a token map, if one is given; no weight is read yet.
-    rank: folders are shown to the highest first, and the more special a sign is, the higher.
-    speculators: what the library of that name calls such drafts. sign: what shows users that a
-    folder is one.
+    runs: what it reads, for lists. recognises: whether a folder holds such a draft, judging by its
+    config and tensors, never by its name; CheckpointError for an unsupported relative. describe:
+    the decision in one line; None for a plain language model. read: opens a folder, checks it
+    against the target's config and cuts its head by a token map, if given; no weight is read yet.
+    rank: higher ranks are tried first; the more specific a sign is, the higher. speculators: that
+    library's name for such drafts. sign: how users recognise such a folder.
     """
 
     runs: str

@@ -15,10 +15,9 @@ from trtspec.executor.schedule.resources import DraftCache
 class DraftRuntime:
     """A draft of an open engine, which its drafter calls.
 
-    folder: its name in the engine folder. network: its shape. engine: over its sessions and
-    weights. cache: where the engine keeps K/V; None for a network without. states: where the
-    target's states that it reads lie in a row of all captured ones; None: it reads all, or none.
-    longest: see `EngineDraft`.
+    folder: its name in the engine folder. network: its shape. engine: with its sessions and
+    weights. cache: where the engine keeps K/V; None without K/V. states: the columns of all
+    captured hidden states that it reads; None: it reads all, or none. longest: see `EngineDraft`.
     """
 
     folder: str
@@ -30,17 +29,17 @@ class DraftRuntime:
 
     @property
     def cached(self) -> tuple[ModelEngine, DraftCache]:
-        """Of a network with K/V: its engine and what that keeps them in."""
+        """For a network with K/V: its engine and cache."""
         assert self.cache is not None, "the needs of these drafters name a cache"
         return cast(ModelEngine, self.engine), self.cache
 
     @property
     def over_target(self) -> ModelEngine:
-        """Of a network that reads the target's K/V: its engine."""
+        """For a network that reads the target's K/V: its engine."""
         return cast(ModelEngine, self.engine)
 
     @property
     def heads(self) -> HeadsEngine:
-        """Of a network without K/V: its engine."""
+        """For a network without K/V: its engine."""
         assert self.cache is None, "a network with K/V reads rows"
         return cast(HeadsEngine, self.engine)

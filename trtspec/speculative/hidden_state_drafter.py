@@ -1,4 +1,5 @@
-"""HiddenStateDrafter: a network over the target's hidden states drafts, one engine call a step."""
+"""HiddenStateDrafter: drafts with a network over the target's hidden states, one engine call per
+step."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 
 _MOST_WAITING = 6 << 20
-"""Bytes of states that wait, a request. Where nothing is rolled out, most requests then end before
-they have cost the draft anything."""
+"""Bytes of pending hidden states per request. While nothing is rolled out, most requests then end
+before they have cost the draft anything."""
 
 
 class _Pending:
-    """The pending states of a request, in parts that are joined only to be fed."""
+    """The pending hidden states of a request, in parts that are only joined to be fed."""
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
@@ -36,7 +37,7 @@ class _Pending:
         self.num_rows += num_rows
 
     def joined(self) -> Tensor:
-        """All ``[num_rows, n*H]``, which may be held on to."""
+        """All ``[num_rows, n*H]``, which may be kept."""
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
 
     def replace(self, hidden: Tensor) -> None:
@@ -45,29 +46,30 @@ class _Pending:
 
 
 def hidden_state_needs(config: TreeDecodingConfig) -> DrafterNeeds:
-    """Of a network whose rows read the target's state and the token behind it."""
+    """The needs for a network whose rows read the target's hidden state and the token after it."""
     return rollout_needs(config, reads_hidden=True, lookahead=1)
 
 
 class HiddenStateDrafter(CachedRolloutDrafter):
-    """Rolls out a network that reads the target's states behind the newest of them.
+    """Rolls out a network that reads the target's hidden states, after the newest of them.
 
-    Row p of the draft cache is made of the target's state at position p and of the ``lookahead``
-    tokens behind it: token p + 1, and one more for each further MTP module. A row can be fed once
-    the target has accepted position p, and is *final* once all these tokens are known. Only final
-    rows are kept; they hold nothing but the target's own states and tokens. A state is *pending*
-    while its row is not final or was not fed. The newest state always is: its row predicts behind
-    the root, and the first pass of the next rollout feeds it. The other rows of a prefill chunk are
-    fed with the chunk, unless the drafter is not in use (`StepPlan.feeds_drafts`); then, as rows of
-    a text where nothing is rolled out, once their states take much memory.
+    Row p of the draft cache is computed from the target's hidden state at position p and the
+    ``lookahead`` tokens after it: token p + 1, and one more for each further MTP module. A row can
+    be fed once the target has accepted position p, and is *final* once all these tokens are known.
+    Only final rows are kept; they contain nothing but the target's own states and tokens. A state
+    is *pending* while its row is not final or not fed. The newest state always is: its row predicts
+    what follows the root, and the first pass of the next rollout feeds it. The other rows of a
+    prefill chunk are fed with the chunk, unless the drafter is off (`StepPlan.feeds_drafts`); then,
+    like the rows of a text where nothing is rolled out, once their states take much memory.
 
-    A request whose whole prompt but the root came out of the prefix cache has no pending state: it
-    drafts nothing in its first step, which, as a prefill does, emits one token. Tokens of which the
-    target has K/V and this cache no rows stay without: their states are gone (`DraftCache.absent`).
+    If all of a request's prompt but the root came from the prefix cache, there is no pending state:
+    nothing is drafted in the first step, which emits one token like a prefill. Tokens with K/V in
+    the target's cache but no rows in this one stay without: their hidden states are gone
+    (`DraftCache.absent`).
     """
 
     rows_behind: ClassVar[int] = 0
-    """How many rows behind its position a state is read."""
+    """How many rows after its position a hidden state is read."""
 
     needs_of = staticmethod(hidden_state_needs)
 
@@ -102,8 +104,9 @@ class HiddenStateDrafter(CachedRolloutDrafter):
         return groups, torch.cat(states)
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
-        """Keep the states of accepted rows. Feed those of prefill chunks but the newest, those that
-        are many, and at the end of a text those that fill a block, where that makes rows final."""
+        """Store the hidden states of accepted rows. Feed those of prefill chunks except the newest,
+        those that are many, and at the end of a text those that complete a block, if that makes
+        rows final."""
         lengths: list[tuple[int, ...]] = []
         groups = []
         states = []
@@ -167,13 +170,14 @@ class HiddenStateDrafter(CachedRolloutDrafter):
 
 
 def behind_needs(config: TreeDecodingConfig) -> DrafterNeeds:
-    """Of a network whose rows read their own token and the target's state before it."""
+    """The needs for a network whose rows read their own token and the target's hidden state before
+    it."""
     return rollout_needs(config, reads_hidden=True, lookahead=0)
 
 
 class BehindDrafter(HiddenStateDrafter):
-    """The same of a network whose row p + 1 reads the state at position p, with its own token: it
-    has one row more, the first one, which reads a state of zeros."""
+    """The same for a network whose row p + 1 reads the hidden state at position p, with its own
+    token: it has one more row, the first, which reads a state of zeros."""
 
     rows_behind = 1
     needs_of = staticmethod(behind_needs)

@@ -1,4 +1,4 @@
-"""HiddenStateNetwork: how draft networks over the target's hidden states are filled."""
+"""HiddenStateNetwork: loads draft networks that read the target's hidden states."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class HiddenStateSource(Protocol):
 
 
 class HiddenStateNetwork(DraftVocabulary):
-    """A draft network that projects the target's states (``fc``) for decoder layers of its own.
+    """A draft network that projects the target's hidden states (``fc``) for decoder layers of its
+    own.
 
-    own_buffers: beginnings of the names of buffers, outside the layers, that are loaded as they
-    are.
+    own_buffers: name prefixes of buffers, outside the layers, that are loaded as they are.
     """
 
     own_buffers: ClassVar[tuple[str, ...]]

@@ -1,8 +1,8 @@
 """From the marginals of every depth to a token tree, for drafts that guess all depths at once.
 
-What may follow a node does not depend on the node: its children are the best candidates of the next
+What follows a node does not depend on the node: its children are the best candidates of the next
 depth, the same for all nodes of a depth. So a rollout needs the few best candidates of each depth,
-and a rule which paths of their product are the tree.
+and a rule for which paths of their product form the tree.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def depth_candidates(
 
 
 class MarginalTree(nn.Module):
-    """A token tree out of the marginals of its depths.
+    """A token tree from the marginals of its depths.
 
-    A node's score is the sum of the log probabilities along its path, each of the noise-perturbed
+    A node's score is the sum of the log probabilities along its path, each from the noise-perturbed
     marginal (coupled speculative decoding, Daliri et al. 2024), so no child scores above its
     parent. A chain is a tree of width one.
 
     Without choices the tree is DDTree's (arXiv 2604.12989): of all paths through each depth's k
-    best tokens the N - 1 of the highest probability. No heap is needed for it: what is among the
-    N - 1 best of all paths is among the N - 1 best of its own depth, and a node behind the i-th
-    best of the depth above, by the j-th best token, has i j - 1 others of its depth that are no
-    worse, so that of those pairs only i j < N count. With choices it has the nodes that they name,
-    whatever they score. Of equals the earlier candidate wins.
+    best tokens, the N - 1 with the highest probability. No heap is needed: the N - 1 best of all
+    paths are among the N - 1 best of their own depth, and for a node that extends the i-th best of
+    the depth above by the j-th best token, i j - 1 others of its depth are no worse, so only pairs
+    with i j < N count. With choices it has the nodes that they name, whatever their scores. Among
+    equals the earlier candidate wins.
     """
 
     def __init__(self, shape: TreeShape) -> None:
@@ -63,7 +63,7 @@ class MarginalTree(nn.Module):
     def forward(
         self, marginals: Tensor, token_map: Tensor | None, sampling: SamplingColumns
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Arguments as of `depth_candidates`, with a marginal for each step of the shape.
+        """Arguments as for `depth_candidates`, with a marginal for each step of the shape.
 
         Returns ``tokens [B, N-1] i64``, ``parents [B, N-1] i32`` (-1 = child of the root, always
         smaller than the node's own index) and ``scores [B, N-1] f32``; a score of -inf marks a node
@@ -98,7 +98,7 @@ _Pairs = list[list[tuple[int, int]]]
 
 
 def _best_pairs(shape: TreeShape) -> _Pairs:
-    """The candidates of best-first trees; the parents of a depth are sorted, the best first."""
+    """The candidates of best-first trees; the parents of a depth are sorted, best first."""
     pairs: _Pairs = []
     width = 1
     for _ in range(shape.num_steps):

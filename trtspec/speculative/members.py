@@ -1,4 +1,4 @@
-"""What messages call one of several methods that draft together."""
+"""How messages refer to one of several methods that draft together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def member_label(index: int, method: str | None) -> str:
 
 @contextmanager
 def naming(config: DecodingConfig, member: DecodingConfig) -> Iterator[None]:
-    """Within it, errors say which of several `DecodingConfig.members` they are about."""
+    """A context in which errors say which of several `DecodingConfig.members` they concern."""
     try:
         yield
     except TrtspecError as error:

@@ -1,4 +1,4 @@
-"""`parse_speculative_config`: one config class per speculative method, from what users write."""
+"""`parse_speculative_config`: from user input to a method's config class."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from trtspec.errors import ConfigError
 from trtspec.speculative.registry import DEFAULT, NO_METHOD, method_name, method_names, methods
 
 MODEL_KEYS = ("speculative_model", *MODEL_ALIASES)
-"""By which a mapping names a draft's checkpoint."""
+"""Keys by which a mapping names a draft checkpoint."""
 _DISCRIMINATORS = ("method", "decoding_type", "speculative_algorithm")
 
 
 def parse_speculative_config(
     config: Mapping[str, Any] | DecodingConfig | None,
 ) -> DecodingConfig | None:
-    """A typed config from what a user passed: None (no speculation), a config object, or a mapping.
+    """A typed config from user input: None (no speculation), a config object, or a mapping.
 
-    The mapping names one of `methods` as vLLM does, {"method": "ngram", ...}, by TensorRT-LLM's
+    The mapping names one of `methods` as in vLLM, {"method": "ngram", ...}, by TensorRT-LLM's
     `decoding_type` (such as "Draft_Target") or by SGLang's `speculative_algorithm` (such as
     "STANDALONE"). The method "none" is no speculation. vLLM's `parallel_drafting` turns draft_model
-    into pard and eagle3 into p_eagle. Without any, a mapping with `model` is "draft_model", as in
-    vLLM; nothing else is guessed.
-    ConfigError for anything else.
+    into pard and eagle3 into p_eagle. A mapping without a method but with a `model` is
+    "draft_model", as in vLLM; nothing else is guessed. ConfigError for anything else.
     """
     if config is None or isinstance(config, DecodingConfig):
         return config
@@ -72,7 +71,7 @@ def parse_speculative_config(
 
 
 def _refuse_model_words(chosen: type[DecodingConfig], options: Mapping[str, Any]) -> None:
-    """What stands for a method without a draft is no checkpoint of another one."""
+    """Words that stand for a method without a draft cannot name another method's checkpoint."""
     words = {word: each for each in methods().values() for word in each.model_words}
     model = next((options[key] for key in MODEL_KEYS if options.get(key) is not None), None)
     meant = words.get(model) if isinstance(model, str) else None
@@ -84,8 +83,8 @@ def _refuse_model_words(chosen: type[DecodingConfig], options: Mapping[str, Any]
 
 
 def names_no_method(config: object) -> bool:
-    """Whether a mapping says by its method that nothing is to be drafted, even by the draft that an
-    engine folder holds."""
+    """Whether a mapping's method says that nothing is to be drafted, even with a draft in the
+    engine folder."""
     if not isinstance(config, Mapping):
         return False
     named = {str(config[k]).lower() for k in _DISCRIMINATORS if config.get(k) is not None}
@@ -93,7 +92,7 @@ def names_no_method(config: object) -> bool:
 
 
 def speculative_to_dict(config: DecodingConfig) -> dict[str, Any]:
-    """Plain JSON values that `parse_speculative_config` takes back."""
+    """Plain JSON values, the inverse of `parse_speculative_config`."""
     options = {"method": config.method, **to_dict(config)}
     for field in fields(config):
         value = getattr(config, field.name)

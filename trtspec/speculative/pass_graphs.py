@@ -1,4 +1,4 @@
-"""Graphs of drafts that are rolled out pass by pass, and the parts that they are cut into."""
+"""Graphs of drafts that are rolled out pass by pass, and the parts that they are split into."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from trtspec.speculative.pass_network import PassNetwork
 from trtspec.speculative.tree_rollout import TreeRollout
 
 PASS, HEAD, FUSE = "pass", "head", "fuse"
-"""The names of parts, but for those of several modules; the last two are methods of the network."""
+"""The names of parts, except those of several modules; the last two are methods of the network."""
 
 
 def states_width(config: ModelConfig | StateReader) -> int:
-    """Width of what a row reads of the target; 0 for a network that reads tokens alone."""
+    """Width of the hidden states that a row reads; 0 for a network that reads only tokens."""
     return config.hidden_in if isinstance(config, StateReader) else 0
 
 
@@ -37,7 +37,7 @@ def _rollout(config: ModelConfig | StateReader, built: Built, tree: TreeShape) -
 
 
 def first_step(config: ModelConfig | StateReader, built: Built) -> DraftGraph:
-    """A rollout of one step, which feeds accepted rows as well."""
+    """A one-step rollout, which feeds accepted rows as well."""
     return _rollout(config, built, built.tree.first_step)
 
 
@@ -49,11 +49,11 @@ TREE_GRAPHS: dict[str, Callable[[Any, Built], DraftGraph]] = {
     DRAFT_STEP: first_step,
     DRAFT_ROLLOUT: _all_steps,
 }
-"""Of a network that one pass after another expands a tree with."""
+"""Graphs of a network that expands a tree pass by pass."""
 
 
 def one_pass(config: ModelConfig, built: Built) -> DraftGraph:
-    """One pass of a rollout, of a network that reads tokens alone."""
+    """One pass of a rollout, for a network that reads only tokens."""
     return DraftGraph(
         lambda module: DraftPass(module, built.tree.topk),
         lambda: pass_signature(config.decoder, built.dtype, built.layout),
@@ -61,7 +61,7 @@ def one_pass(config: ModelConfig, built: Built) -> DraftGraph:
 
 
 def feature_model(config: Any, built: Built) -> DraftGraph:
-    """The network as it is: it feeds accepted rows, with the target's states of them."""
+    """The network as it is, feeding accepted rows with the target's hidden states."""
     width = config.hidden_in
     return DraftGraph(
         as_it_is, lambda: feature_signature(config.decoder, built.dtype, built.layout, width)
@@ -69,13 +69,13 @@ def feature_model(config: Any, built: Built) -> DraftGraph:
 
 
 def head_part(decoder: ModelConfig, name: str = HEAD, module: str = "") -> Part:
-    """The head behind the passes of a network, or of a module in it."""
+    """The head after the passes of a network, or of a module in it."""
     method = RowMethod(HEAD, decoder.hidden_size, "ready", "logits")
     return Part(PartRole.METHOD, name, None, module, method=method)
 
 
 def token_parts(config: ModelConfig, states: int) -> tuple[Part, ...]:
-    """Of a network that reads tokens alone."""
+    """Parts of a network that reads only tokens."""
     decoder = config.decoder
     return (
         Part(PartRole.PASS, PASS, decoder, masks=mask_kinds(decoder)),
@@ -84,7 +84,7 @@ def token_parts(config: ModelConfig, states: int) -> tuple[Part, ...]:
 
 
 def feature_parts(config: StateReader, states: int) -> tuple[Part, ...]:
-    """Of a network whose passes read features, which are made of the target's states."""
+    """Parts of a network whose passes read features, made from the target's hidden states."""
     decoder, masks = config.decoder, mask_kinds(config.decoder)
     fuse = RowMethod(FUSE, states, "hidden_in", "features")
     return (
@@ -95,12 +95,12 @@ def feature_parts(config: StateReader, states: int) -> tuple[Part, ...]:
 
 
 def token_passes(config: Any, parts: OpenParts) -> PassNetwork:
-    """What runs `token_parts`."""
+    """Runs `token_parts`."""
     return _passes(parts, None)
 
 
 def feature_passes(config: Any, parts: OpenParts, token_map: str = TOKEN_MAP) -> PassNetwork:
-    """What runs `feature_parts`; ``token_map``: the name of the map of a head that is cut."""
+    """Runs `feature_parts`; ``token_map``: the name of the map of a cut head."""
     return _passes(parts, parts.session(FUSE), token_map)
 
 

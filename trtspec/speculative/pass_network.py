@@ -22,9 +22,9 @@ class PassNetwork(nn.Module):
         mask_hidden: Tensor | None = None,
         max_fused: int = 1 << 30,
     ) -> None:
-        """``fuse``: of a network that makes features of the target's states, of at most
-        ``max_fused`` rows a call; ``mask_hidden``: what the masks of a parallel one read in their
-        place."""
+        """``fuse``: for a network that makes features from the target's hidden states, at most
+        ``max_fused`` rows per call; ``mask_hidden``: what the masks of a parallel draft read
+        instead."""
         super().__init__()
         self._graph = graph
         self._head = head

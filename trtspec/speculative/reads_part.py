@@ -1,4 +1,4 @@
-"""ReadsPart: a drafter that reads some of the states that a target captures for several."""
+"""ReadsPart: a drafter that reads some of the hidden states that a target captures for several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.executor.step.step_result import StepResult
 
 
 class ReadsPart(ForwardingDrafter):
-    """Hands its drafter a view of the columns that it reads; nothing is copied."""
+    """Gives its drafter a view of the columns that it reads; nothing is copied."""
 
     def __init__(self, drafter: Drafter, columns: slice) -> None:
         super().__init__(drafter)

@@ -1,4 +1,4 @@
-"""TrainingRecipe: how a head of a method is trained for a target, as data that `train` drives."""
+"""TrainingRecipe: how a method's head is trained for a target, as data that `train` uses."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from trtspec.config.model import ModelConfig
 _HEAD_DIM = 64
 
 ATTENTION = "trtspec_training"
-"""What transformers calls a recipe's own attention."""
+"""The name of a recipe's own attention in transformers."""
 
 
 @dataclass(frozen=True)
 class HeadRequest:
-    """What a head is to be: ``target``: whose states it will read. ``vocabulary``: how many of the
-    target's tokens it may propose. ``depth``: tokens of its longest draft. ``mask_token``: the id
-    that stands for tokens not known yet, in networks that read one. ``window``: most rows of a text
-    that it is trained on at once."""
+    """The head to be trained. ``target``: whose hidden states it will read. ``vocabulary``: how
+    many of the target's tokens it may propose. ``depth``: tokens of its longest draft.
+    ``mask_token``: the id that stands for unknown tokens, in networks that read one. ``window``:
+    most rows of a text that it is trained on at once."""
 
     target: ModelConfig
     vocabulary: int
@@ -32,19 +32,19 @@ class HeadRequest:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """A method's part of a training; network, loss and export are NVIDIA ModelOpt's.
+    """A method's part of training; network, loss and export are NVIDIA ModelOpt's.
 
-    algorithm: what ModelOpt calls the network. settings: of its conversion. module: the attribute
-    of a converted model that is the head. capture_layers: the outputs of the target that the head
-    reads, ascending. body_weights: elements of all its matrices but a vocabulary head, for plans.
-    depth: tokens of the longest draft, unless asked otherwise.
+    algorithm: ModelOpt's name for the network. settings: of its conversion. module: the attribute
+    of a converted model that is the head. capture_layers: the target's outputs that the head reads,
+    ascending. body_weights: elements of all its matrices except a vocabulary head, for plans.
+    depth: default length of the longest draft.
 
-    depth_setting: the attribute that says how many positions one pass unrolls, so that training can
-    begin with one; None: they cost the same pass. cuts_vocabulary: the head has a vocabulary of its
-    own, and may propose a part of the target's tokens. row_multiple: windows have a multiple of so
-    many rows. memory_bound: functions of the converted model that pass over the vocabulary and are
-    worth fusing. attention: of the network's layers, as transformers calls its functions; settings
-    name it `ATTENTION`. None: transformers' own. loss: what its figure sums, for people.
+    depth_setting: the attribute for how many positions one pass unrolls, so that training can begin
+    with one; None: they cost the same pass. cuts_vocabulary: the head has its own vocabulary, and
+    may propose only part of the target's tokens. row_multiple: windows have a multiple of that many
+    rows. memory_bound: functions of the converted model that pass over the vocabulary and are worth
+    fusing. attention: of the network's layers, as a transformers attention function; settings name
+    it `ATTENTION`. None: transformers' own. loss: what its figure sums up, in words.
     """
 
     algorithm: str
@@ -61,15 +61,15 @@ class TrainingRecipe:
     attention: Callable[..., Any] | None = None
 
     def recorded_layers(self, target: ModelConfig) -> tuple[int, ...]:
-        """What is recorded of a target to train on: the outputs that the head reads, and that of
+        """What is recorded from a target for training: the outputs that the head reads, and that of
         the final norm, from which the target's distribution follows."""
         return *self.capture_layers(target), target.num_layers
 
 
 def decoder_sizes(target: ModelConfig) -> dict[str, int]:
-    """Sizes of a plain decoder layer like the target's, by the keys of Hugging Face configs. Where
-    the target has no layer with plain attention or a dense feed-forward part: heads of 64 elements,
-    8/3 of the hidden size."""
+    """Sizes of a plain decoder layer like the target's, by the keys of Hugging Face configs. If the
+    target has no layer with plain attention or a dense feed-forward part: heads of 64 elements, 8/3
+    of the hidden size."""
     hidden = target.hidden_size
     attention = next(filter(None, (AttentionSpec.maybe(s.mixer) for s in target.layers)), None)
     dense = next(filter(None, (DenseSpec.maybe(s.ffn) for s in target.layers)), None)

@@ -1,4 +1,4 @@
-"""What is asked of methods that write the target's hidden states; see `Recording`."""
+"""Access to methods that write the target's hidden states; see `Recording`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trtspec.speculative.registry import method_of, methods
 
 
 def read_transfer(label: str, given: Any) -> Any:
-    """vLLM's ``kv_transfer_config``, a mapping or an object, as a method reads it that it is for;
-    ConfigError behind the label for what none can read."""
+    """vLLM's ``kv_transfer_config``, a mapping or an object, parsed by the method that it is for;
+    ConfigError with the label for what none can parse."""
     classes = [each.recording.transfer for each in methods().values() if each.recording]
     return check_value(label, given, reduce(or_, [*classes, type(None)]))
 
 
 def ready_to_run(config: DecodingConfig | None, transfer: Any) -> DecodingConfig | None:
-    """A config with what ``kv_transfer_config`` says of it.
+    """A config with what ``kv_transfer_config`` says.
 
     Raises:
         ConfigError: the method has no use for ``transfer``, or lacks something.
@@ -38,14 +38,14 @@ def ready_to_run(config: DecodingConfig | None, transfer: Any) -> DecodingConfig
 
 
 def captured_layers(config: DecodingConfig, num_layers: int) -> tuple[int, ...]:
-    """The layers of a target with so many whose outputs are written, mostly none; ConfigError if
-    there are no such layers."""
+    """The layers of a target with that many layers whose outputs are written, usually none;
+    ConfigError if they do not exist."""
     recording = method_of(config).recording
     return recording.captured_layers(config, num_layers) if recording is not None else ()
 
 
 def over_engine(config: DecodingConfig, captured: tuple[int, ...]) -> DecodingConfig:
-    """A config over an engine that hands out the outputs of these layers; ConfigError if it asks
-    for others."""
+    """A config for an engine that captures the outputs of these layers; ConfigError if it asks for
+    others."""
     recording = method_of(config).recording
     return config if recording is None else recording.over_engine(config, captured)

@@ -1,4 +1,4 @@
-"""The speculative methods by name, those of other packages among them."""
+"""The speculative methods by name, including those of other packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trtspec.speculative.suffix.method import SUFFIX
 ENTRY_POINTS = "trtspec.methods"
 """Group of the entry points by which other packages add a `DraftMethod`."""
 NO_METHOD = "none"
-"""What users write for no speculation."""
+"""The user's word for no speculation."""
 
 _BUILT_IN = (
     *(NGRAM, SUFFIX, DRAFT_MODEL, EAGLE, EAGLE3, MEDUSA, MTP, PARD, PARD2, P_EAGLE),
@@ -45,17 +45,17 @@ _BUILT_IN = (
     *(ASSISTANT, SELF, EXTRACT_HIDDEN_STATES, HYBRID, AUTO),
 )
 DEFAULT = DRAFT_MODEL.name
-"""What a config with a draft's checkpoint alone means, as in vLLM."""
+"""The method of a config with only a draft checkpoint, as in vLLM."""
 AUTOMATIC = AUTO.name
-"""What chooses by itself what pays, for programs whose user named no method."""
+"""The method that chooses by itself, for programs whose user named none."""
 
 
 @cache
 def methods() -> Mapping[str, DraftMethod]:
-    """By name.
+    """All methods by name.
 
     Raises:
-        ConfigError: another package's method has a name or a spelling that is taken.
+        ConfigError: another package's method has a name or spelling that is taken.
     """
     found = {method.name: method for method in _BUILT_IN}
     taken = {_folded(NO_METHOD), *(word for method in _BUILT_IN for word in _spellings(method))}
@@ -73,8 +73,8 @@ def methods() -> Mapping[str, DraftMethod]:
 
 
 def other_modules(names: Collection[str]) -> list[str]:
-    """Where other packages make those of their methods that have one of these names, or a part in a
-    target's checkpoint: what is read of a checkpoint depends on these modules."""
+    """The modules in which other packages define methods with one of these names, or with weights
+    in a target's checkpoint: what is read from a checkpoint depends on these modules."""
     brought = [(entry.module, entry.load()) for entry in entry_points(group=ENTRY_POINTS)]
     return sorted(
         module for module, method in brought if method.name in names or method.in_target is not None
@@ -82,7 +82,7 @@ def other_modules(names: Collection[str]) -> list[str]:
 
 
 def method_of(config: DecodingConfig) -> DraftMethod:
-    """The method of a config; ConfigError for a class that none has."""
+    """The method of a config; ConfigError for an unknown class."""
     method = methods().get(getattr(config, "method", ""))
     if method is None or method.options is not type(config):
         names = ", ".join(each.options.__name__ for each in methods().values() if each.make)
@@ -92,18 +92,18 @@ def method_of(config: DecodingConfig) -> DraftMethod:
 
 @cache
 def draft_kinds() -> Mapping[str, DraftKind]:
-    """The kinds of draft networks by their names in engine folders."""
+    """The kinds of draft networks, by their names in engine folders."""
     return {kind.config.kind: kind for method in methods().values() for kind in method.kinds}
 
 
 def draft_to_dict(config: DraftConfig) -> dict[str, Any]:
-    """Plain values for JSON, with the kind; `draft_from_dict` takes them back."""
+    """Plain JSON values, including the kind; `draft_from_dict` is the inverse."""
     return {"kind": config.kind, **config.to_dict()}
 
 
 def draft_from_dict(data: Mapping[str, Any]) -> DraftConfig:
-    """The inverse of `draft_to_dict`; KeyError without a kind, ConfigError for one that is not in
-    `draft_kinds`, and for fields that do not fit it."""
+    """The inverse of `draft_to_dict`; KeyError without a kind, ConfigError for an unknown one, and
+    for fields that do not fit it."""
     values = dict(data)
     name = values.pop("kind")
     kind = draft_kinds().get(name)
@@ -117,13 +117,13 @@ def draft_from_dict(data: Mapping[str, Any]) -> DraftConfig:
 
 
 def method_names() -> tuple[str, ...]:
-    """All that a config may name, no speculation among them."""
+    """Everything that a config may name as its method, including no speculation."""
     return *methods(), NO_METHOD
 
 
 def method_name(name: object) -> str:
-    """The method that a user's spelling means ("NGRAM", "Draft_Target", ...); ConfigError lists
-    the available ones for any other."""
+    """The method for a user's spelling ("NGRAM", "Draft_Target", ...); ConfigError lists the
+    available ones for any other."""
     plain = _folded(str(name))
     known = {word: method.name for method in methods().values() for word in _spellings(method)}
     if plain in known:
@@ -147,7 +147,7 @@ def trainable_methods() -> tuple[str, ...]:
 
 
 def methods_taking(option: str) -> list[str]:
-    """The methods whose configs have that option, by whichever name."""
+    """The methods whose configs have that option, under any of its names."""
     return [
         name
         for name, method in methods().items()
@@ -166,7 +166,7 @@ def make_drafter(
     config: DecodingConfig, drafts: Sequence[DraftRuntime] = (), steps: Steps | None = None
 ) -> Drafter:
     """The drafter for `config`. `drafts`: its engines, none for methods without; ConfigError if a
-    method lacks what it needs. `steps`: by which a drafter that weighs costs measures them."""
+    method lacks what it needs. `steps`: for drafters that measure costs."""
     drafter = _make_drafter(config, drafts)
     if steps is not None:
         drafter.profile(steps.target, steps.max_requests, steps.max_rows)
@@ -188,8 +188,8 @@ def _make_drafter(config: DecodingConfig, drafts: Sequence[DraftRuntime]) -> Dra
 
 
 def _make_member(config: DecodingConfig, drafts: Iterator[DraftRuntime], is_judged: bool) -> Member:
-    """A method, with the next of the engines if it needs one. ``is_judged``: what is accepted says
-    something of its drafts."""
+    """A method's drafter, with the next of the engines if it needs one. ``is_judged``: acceptance
+    is informative about its drafts."""
     method, has_engine = method_of(config), _needs(config).has_draft_engine
     draft = next(drafts, None) if has_engine else None
     if has_engine and draft is None:

@@ -1,4 +1,4 @@
-"""RolloutDrafter: drafts from an engine that rolls out a whole tree for the batch in one call."""
+"""RolloutDrafter: drafts with an engine that rolls out a whole tree for the batch in one call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RolloutDrafter(Drafter):
 
     Trees are cut to ``needs``, which may ask for fewer steps or nodes than the engine rolls out,
     and to what each request can use. ``p_min``: see `StopRule`. longest: tokens of the longest text
-    that drafts may belong to; None: of any.
+    that may have drafts; None: any.
     """
 
     longest: int | None = None
@@ -36,7 +36,7 @@ class RolloutDrafter(Drafter):
         self.needs, self._p_min = needs, p_min
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
-        """The trees of all that may have nodes, with one rollout."""
+        """The trees of all items that may have nodes, from one rollout."""
         places, items = [-1] * len(batch.items), list[ScheduledRequest]()
         for i, item in enumerate(batch.items):
             request = item.request
@@ -60,13 +60,13 @@ class RolloutDrafter(Drafter):
         )
 
     def _room(self, request: Request) -> int:
-        """How deep drafts for it may be: no deeper than what it allows, nor behind the longest
+        """How deep a request's drafts may be: as deep as it allows, and not beyond the longest
         text."""
         room = request.draft_depth
         return room if self.longest is None else min(room, self.longest - len(request.tokens))
 
     def _is_over(self, request: Request) -> bool:
-        """Whether the text is longer than drafts may be."""
+        """Whether the text is too long for drafts."""
         return self.longest is not None and len(request.tokens) >= self.longest
 
     @abstractmethod
@@ -77,8 +77,8 @@ class RolloutDrafter(Drafter):
     def _roll_out(
         self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """``tokens``, ``parents`` and ``scores [B, N-1]`` of the trees behind these requests, or
-        fewer by the ``rule``; ``sampling`` are their columns of `SamplingColumns`."""
+        """``tokens``, ``parents`` and ``scores [B, N-1]`` of the trees of these requests, fewer by
+        the ``rule``; ``sampling`` are their columns of `SamplingColumns`."""
 
 
 class CachedRolloutDrafter(RolloutDrafter):
@@ -86,8 +86,8 @@ class CachedRolloutDrafter(RolloutDrafter):
 
     The rollout's own rows are discarded. The first pass of the next rollout feeds every row that
     the draft cache lacks: feeding an accepted token again costs one more row in a pass that reads
-    all weights anyway. A text that has become too long for the network is neither drafted for
-    nor fed any more.
+    all weights anyway. A text that has become too long for the network is neither drafted for nor
+    fed any more.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class CachedRolloutDrafter(RolloutDrafter):
 
     @classmethod
     def of(cls, config: TreeDecodingConfig, draft: DraftRuntime) -> Self:
-        """Over a draft of an open engine."""
+        """The drafter for a draft of an open engine."""
         drafter = cls(*draft.cached, cls.needs_of(config), config.least_probability)
         drafter.longest = config.max_model_len or draft.longest
         return drafter
@@ -138,7 +138,8 @@ class CachedRolloutDrafter(RolloutDrafter):
 
     @abstractmethod
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], Tensor | None]:
-        """The rows that the draft cache lacks, and the target's states of them if they are read."""
+        """The rows that the draft cache lacks, and the target's hidden states for them if they are
+        read."""
 
     def _roll_out(
         self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
@@ -150,7 +151,8 @@ class CachedRolloutDrafter(RolloutDrafter):
 def rollout_needs(
     config: TreeDecodingConfig, *, reads_hidden: bool = False, lookahead: int | None = None
 ) -> DrafterNeeds:
-    """Known before any engine is loaded. ``lookahead``: of its cache, None without one."""
+    """The needs, known before any engine is loaded. ``lookahead``: of its cache, None without
+    one."""
     tree = config.tree
     cache: tuple[DraftCacheNeeds, ...] = ()
     if lookahead is not None:

@@ -1,4 +1,4 @@
-"""TokenDrafter: a smaller language model drafts a chain or tree."""
+"""TokenDrafter: drafts a chain or tree with a smaller language model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from trtspec.executor.step.step_result import StepResult
 from trtspec.speculative.rollout_drafter import CachedRolloutDrafter, rollout_needs
 
 MOST_BEHIND = 256
-"""Rows by which a draft cache may be behind the target's. Where nothing is rolled out, most
+"""Rows by which a draft cache may lag behind the target's. While nothing is rolled out, most
 requests then end before they have cost the draft anything."""
 
 
 def token_needs(config: TreeDecodingConfig) -> DrafterNeeds:
-    """Of a network that reads tokens alone."""
+    """The needs for a network that reads only tokens."""
     return rollout_needs(config, lookahead=0)
 
 
 class TokenDrafter(CachedRolloutDrafter):
-    """Rolls out a draft model behind the accepted tokens of every generating request.
+    """Rolls out a draft model after the accepted tokens of every generating request.
 
-    A prompt is fed to the draft as the target reads it. Where `StepPlan.feeds_drafts` is False, a
-    prompt waits, as the text does, for the next rollout, or until `MOST_BEHIND` rows are due; in a
-    cache with a window it does not wait, as that may have no room for rows that are due.
+    A prompt is fed to the draft as the target reads it. If `StepPlan.feeds_drafts` is False, a
+    prompt waits, like the text, for the next rollout, or until `MOST_BEHIND` rows are due; in a
+    cache with a window it does not wait, since there may be no room for rows that are due.
     """
 
     needs_of = staticmethod(token_needs)
@@ -52,7 +52,7 @@ class TokenDrafter(CachedRolloutDrafter):
         return self._feed_but_last(parts), None
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
-        """Feed prefill chunks to the draft, or all rows that are due; return the draft cache's
+        """Feed prefill chunks to the draft, or all rows that are due; returns the draft cache's
         length for each item."""
         lengths: list[tuple[int, ...]] = []
         parts = []
@@ -106,7 +106,7 @@ class TokenDrafter(CachedRolloutDrafter):
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         """The ids that the draft reads for ``tokens``. Ids that only the target's padded embedding
-        has become 0, which costs acceptance and nothing else."""
+        has become 0, which costs nothing but acceptance."""
         limit = self._engine.vocab_size
         if max(tokens) < limit:
             return tokens

@@ -10,18 +10,19 @@ from torch import Tensor, nn
 from trtspec.config.tree import Choices, TreeShape
 
 Expand = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""The children of the nodes fed at a depth, which may depend on their paths: of the depth, their
-tokens ``[B, width]`` and their lanes, the places among the rows last fed of those whose children
-they are, the tokens ``[B * width, branching] i64`` and the log probability of each behind its
-parent, the best first."""
+"""The children of the nodes fed at a depth, which may depend on their paths. Arguments: the depth,
+the nodes' tokens ``[B, width]`` and their lanes (which of the previously fed rows are their
+parents). Results: the children's tokens ``[B * width, branching] i64`` and the log probability of
+each given its parent, best first."""
 
 
 class Levels(nn.Module):
     """The growth of a tree, depth by depth.
 
-    branching: children recorded of every row fed: ``branching[0]`` of the root, ``branching[d]`` of
-    the rows fed at depth d. widths: rows fed at depth 1, 2, ... up to the last but one. A depth's
-    candidates stand in the order of (row fed, rank); the pool holds those of all depths in turn.
+    branching: children recorded for every row fed: ``branching[0]`` for the root, ``branching[d]``
+    for the rows fed at depth d. widths: rows fed at depth 1, 2, ... up to the last but one. A
+    depth's candidates are in the order of (row fed, rank); the pool contains those of all depths in
+    turn.
     """
 
     branching: tuple[int, ...]
@@ -32,12 +33,13 @@ class Levels(nn.Module):
         raise NotImplementedError
 
     def kept(self, scores: Tensor) -> Tensor:
-        """Which candidates ``scores [B, C]`` of the pool are the tree: ``[B, N-1] i64``, rising."""
+        """Which candidates ``scores [B, C]`` of the pool form the tree: ``[B, N-1] i64``,
+        ascending."""
         raise NotImplementedError
 
     def grow(self, tokens: Tensor, scores: Tensor, expand: Expand) -> tuple[Tensor, Tensor, Tensor]:
-        """The tree behind the children of the root ``[B, branching[0]]``: of every depth the nodes
-        of the beam are fed, and what ``expand`` finds behind them is scored. What is returned: see
+        """The tree below the children of the root ``[B, branching[0]]``: at every depth the nodes
+        of the beam are fed, and the children that ``expand`` finds are scored. For the results see
         `cut_pool`."""
         batch = tokens.shape[0]
         pool_tokens, pool_scores = [tokens], [scores]
@@ -61,7 +63,7 @@ class Levels(nn.Module):
     def cut(
         self, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The tree out of its pool, in the pool's order: see `cut_pool`."""
+        """The tree from its pool, in the pool's order: see `cut_pool`."""
         return cut_pool(self.kept(torch.cat(list(scores), 1)), tokens, parents, scores)
 
 
@@ -82,7 +84,7 @@ class DynamicLevels(Levels):
 
 
 class StaticLevels(Levels):
-    """The nodes of a list of paths, whatever they score."""
+    """The nodes of a list of paths, whatever their scores."""
 
     tree: Tensor
 
@@ -125,11 +127,11 @@ def make_levels(shape: TreeShape) -> Levels:
 def cut_pool(
     kept: Tensor, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The tree of the candidates ``kept [B, N-1] i64``, rising and closed under parents.
+    """The tree of the candidates ``kept [B, N-1] i64``, ascending and closed under parents.
 
-    Of every depth in turn ``[B, C_d]``: tokens i64, parents i64 (indices of the pool, which holds
-    one depth behind the other, -1 = the root) and scores f32. Returns tokens ``[B, N-1]``, parents
-    i32 as indices of the tree, and scores.
+    For each depth in turn ``[B, C_d]``: tokens i64, parents i64 (indices into the pool, which
+    contains one depth after the other, -1 = the root) and scores f32. Returns tokens ``[B, N-1]``,
+    parents i32 as indices into the tree, and scores.
     """
     index = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
     all_tokens = torch.cat(list(tokens), 1)

@@ -1,4 +1,4 @@
-"""The whole rollout of a draft as one module: every depth, beam, rerank, one engine call."""
+"""The whole rollout of a draft as one module: every depth, beam and rerank in one engine call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trtspec.speculative.tree_levels import Levels, make_levels
 
 
 class DraftNetwork(Protocol):
-    """What a rollout drives: a language model, or a network that reads the target's states."""
+    """What a rollout drives: a language model, or a network that reads the target's hidden
+    states."""
 
     @property
     def token_map(self) -> Tensor | None:
@@ -30,8 +31,8 @@ class DraftNetwork(Protocol):
         kept: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """One pass over rows: the features ``[R, H]`` that a child of each row is fed (None for a
-        network that reads none), and the rows ``[R, H]`` that `head` reads, both of the rows
-        ``kept [R] i64``, or of all T."""
+        network that reads none), and the rows ``[R, H]`` that `head` reads, both for the rows
+        ``kept [R] i64``, or for all T."""
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -40,10 +41,11 @@ class DraftNetwork(Protocol):
 
 
 class FeatureNetwork(DraftNetwork, Protocol):
-    """A draft network that reads the target's states."""
+    """A draft network that reads the target's hidden states."""
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
-        """The target's states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first pass."""
+        """The target's hidden states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first
+        pass."""
         ...
 
 
@@ -62,7 +64,7 @@ class TreeRollout(nn.Module):
     model: DraftNetwork
 
     def __init__(self, model: DraftNetwork, shape: TreeShape, tokens_per_block: int) -> None:
-        """``model`` is a module as well."""
+        """``model`` is also a module."""
         super().__init__()
         self.model = model
         self.levels: Levels = make_levels(shape)
@@ -124,8 +126,8 @@ class TreeRollout(nn.Module):
         return self.levels.grow(tokens, scores, expand)
 
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
-        """Each request's root, the row ``last_rows[b]``, as `beam_rows` asks for it: behind it
-        ``context_lens [B] i64`` tokens are in the cache."""
+        """Each request's root, the row ``last_rows[b]``, as `beam_rows` needs it: ``context_lens [B]
+        i64`` counts the cached tokens up to and including it."""
         # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
         context = rows_behind(rows, last_rows)
         return rows._replace(
@@ -135,8 +137,8 @@ class TreeRollout(nn.Module):
         )
 
     def beam_rows(self, roots: PackedRows, depth: int, begin: int, ancestors: Tensor) -> PackedRows:
-        """The rows of the nodes that are fed at a depth, ``width`` for each request: behind its
-        root they lie from ``begin`` on and see their ``ancestors [B, width, W] i64``."""
+        """The rows of the nodes fed at a depth, ``width`` per request: they are placed after its
+        root from ``begin`` on and see their ``ancestors [B, width, W] i64``."""
         batch, width, words = ancestors.shape
         context = roots.context_lens
         offset = begin + torch.arange(width, device=context.device)
@@ -157,22 +159,22 @@ class TreeRollout(nn.Module):
 def best_children(
     model: DraftNetwork, ready: Tensor, columns: SamplingColumns, count: int
 ) -> tuple[Tensor, Tensor]:
-    """The best ``count`` children of rows ``ready [R, H]`` for the head and the log probability of
-    each."""
+    """The best ``count`` children of rows ``ready [R, H]`` (the head's input) and the log
+    probability of each."""
     return scored_children(model.head(ready), columns, model.token_map, count)
 
 
 def scored_children(
     logits: Tensor, columns: SamplingColumns, token_map: Tensor | None, count: int
 ) -> tuple[Tensor, Tensor]:
-    """The same of the logits ``[R, V_d] f32``."""
+    """The same for logits ``[R, V_d] f32``."""
     ids, gains = draft_candidates(logits, *columns, token_map, count)
     # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
     return ids, gains.clamp(max=0)
 
 
 def columns_at(sampling: SamplingColumns, depth: int, width: int) -> SamplingColumns:
-    """Columns ``[B * width]`` of the children of ``width`` nodes of a depth, of each request; the
+    """Columns ``[B * width]`` for the children of ``width`` nodes of a depth, per request; the
     columns ``[B]`` are those of depth 1."""
     deeper = sampling._replace(output_index=sampling.output_index + depth)
     return SamplingColumns(*(x.repeat_interleave(width) for x in deeper))

@@ -1,1 +1,1 @@
-"""Assistants: networks of queries alone that draft over the K/V of their target."""
+"""Assistants: query-only networks that draft over their target's K/V."""

@@ -51,7 +51,7 @@ def describe(folder: DraftFolder) -> str:
 
 
 def _text(hf: HfConfig) -> HfConfig:
-    """The decoder's config, as of one whose layers have K and V: the target's are of that shape."""
+    """The decoder's config, as if its layers had K and V: the target's have that shape."""
     own = hf.require(_TEXT)
     if not isinstance(own, dict):
         raise hf.refuse(f"{_TEXT} is a {type(own).__name__}, not an object")
@@ -73,7 +73,7 @@ def _body(hf: HfConfig, headers: Headers) -> tuple[Family, ModelConfig]:
 
 
 def _sources(hf: HfConfig, body: ModelConfig, target: ModelConfig) -> tuple[int, ...]:
-    """For each layer the target's last one of its kind, with or without a window, that has K and
+    """For each layer, the target's last layer of its kind (with or without a window) that has K and
     V."""
     found = []
     for index, spec in enumerate(body.layers):

@@ -1,4 +1,4 @@
-"""AssistantDrafter: a network over the target's K/V drafts, one engine call a step."""
+"""AssistantDrafter: drafts with a network over the target's K/V, one engine call per step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
 
 class AssistantDrafter(RolloutDrafter):
-    """Drafts from the target's state of the newest accepted row, the one before the root's, and
-    from the target's caches as far as they are committed.
+    """Drafts from the target's hidden state of the newest accepted row, the one before the root's,
+    and from the committed part of the target's caches.
 
-    Nothing but that state is kept of a request. One whose whole prompt but the root came out of the
-    prefix cache has none yet: it drafts nothing in its first step.
+    It stores only that state per request. If all of a request's prompt but the root came from the
+    prefix cache there is none yet, and the first step drafts nothing.
     """
 
     def __init__(self, engine: ModelEngine, needs: DrafterNeeds) -> None:
@@ -39,7 +39,7 @@ class AssistantDrafter(RolloutDrafter):
         return rollout_needs(config, reads_hidden=True)
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
-        """See `Drafter.prepare_draft_tokens`; the plan says where the target's K/V lie."""
+        """See `Drafter.prepare_draft_tokens`; the plan says where the target's K/V are."""
         self._places = {
             item.request.id: (item.start, blocks)
             for item, blocks in zip(batch.items, batch.blocks, strict=True)

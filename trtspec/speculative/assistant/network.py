@@ -1,10 +1,9 @@
-"""The network of an assistant: what it reads of a token, its layers over the target's K/V, its
-head.
+"""The network of an assistant: its input, its layers over the target's K/V, and its head.
 
-Gemma 4's assistants, as transformers (`Gemma4AssistantForCausalLM`) has them: the input is the
-target's embedding of the newest token beside a state; the state is the target's own at first, then
-the assistant's. All steps of a rollout see the same K/V, the target's committed ones, from the same
-position, the root's.
+Gemma 4's assistants, as in transformers (`Gemma4AssistantForCausalLM`): the input is the target's
+embedding of the newest token next to a state; the state is first the target's, then the assistant's
+own. All steps of a rollout see the same K/V, the target's committed ones, from the same position,
+the root's.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from trtspec.models.vocabulary import TargetParts
 from trtspec.speculative.assistant.shape import AssistantConfig
 
 ORDER = "token_order"
-"""The tensor that lists the tokens of cluster 0, those of cluster 1 and so on ``[V] i64``."""
+"""The tensor that lists the tokens of cluster 0, then those of cluster 1, and so on ``[V] i64``."""
 _NEVER = -1e30  # a logit
 
 
@@ -93,7 +92,7 @@ class Assistant(nn.Module):
 
     @staticmethod
     def matrices(config: AssistantConfig) -> list[Read]:
-        """Those that one pass reads, its head among them."""
+        """The matrices that one pass reads, including its head."""
         hidden, wide = config.body.hidden_size, config.target_hidden_size
         clusters = config.num_clusters
         layers = enumerate(layer_facts(spec, hidden) for spec in config.layers)
@@ -106,7 +105,7 @@ class Assistant(nn.Module):
         ]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
-        """The target's states ``[T, H_t]`` are the features of a first pass."""
+        """The target's hidden states ``[T, H_t]`` are the features of a first pass."""
         return hidden_in
 
     def draft(
@@ -117,8 +116,8 @@ class Assistant(nn.Module):
         caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """See `DraftNetwork.draft`; features are ``[T, H_t]``. Rows that see nothing uncommitted
-        are asked for: no K/V is written for them."""
+        """See `DraftNetwork.draft`; features are ``[T, H_t]``. Rows must not see anything
+        uncommitted, as no K/V is written for them."""
         assert features is not None, "an assistant reads states"
         read, ranks = self.target.embedding, self.ranks
         own = read(input_ids) if ranks is None else ranks.rows(read, input_ids)
@@ -132,8 +131,8 @@ class Assistant(nn.Module):
         return self.post(ready), ready
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Rows ``[R, H]`` -> logits ``[R, V] f32``, of tokens outside the best clusters the lowest
-        there are."""
+        """Rows ``[R, H]`` -> logits ``[R, V] f32``; tokens outside the best clusters get the lowest
+        value."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
         if self.ranks is not None:
             logits = self.ranks.columns(logits, self.config.body.vocab_size)
@@ -146,7 +145,7 @@ class Assistant(nn.Module):
 
     @torch.no_grad()
     def load_weights(self, checkpoint: AssistantSource) -> None:
-        """Fill every buffer of its own from its checkpoint.
+        """Load every buffer of its own from its checkpoint.
 
         Raises:
             CheckpointError: made for another config, or a tensor is missing.

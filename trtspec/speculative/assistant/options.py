@@ -1,4 +1,4 @@
-"""AssistantDecodingConfig: the options of drafting by an assistant."""
+"""AssistantDecodingConfig: options of drafting with an assistant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig
 )
 @dataclass(frozen=True, kw_only=True)
 class AssistantDecodingConfig(TreeDecodingConfig):
-    """A small network drafts that attends to the target's own K/V and keeps none, as Gemma 4's
-    assistants do; options: see `TreeDecodingConfig`."""
+    """A small network that attends to the target's own K/V and keeps none drafts, like Gemma 4's
+    assistants; options: see `TreeDecodingConfig`."""
 
     method: ClassVar[str] = "assistant"

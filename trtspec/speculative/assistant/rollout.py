@@ -1,4 +1,4 @@
-"""FrozenRollout: a rollout whose rows all stand where the root stands."""
+"""FrozenRollout: a rollout whose rows are all at the root's position."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trtspec.speculative.tree_rollout import TreeRollout
 
 
 class FrozenRollout(TreeRollout):
-    """Of a network without K/V of its own: every row sees what its target has committed, and is at
-    the root's position. Rows are one a request, its root."""
+    """For a network without K/V of its own: every row sees what its target has committed, and is at
+    the root's position. There is one row per request, its root."""
 
     def forward(
         self,
@@ -23,13 +23,13 @@ class FrozenRollout(TreeRollout):
         hidden_in: Tensor | None,
         caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `TreeRollout.forward`; ``hidden_in [B, H_t]`` is the target's state before each root,
-        the caches are the target's."""
+        """See `TreeRollout.forward`; ``hidden_in [B, H_t]`` is the target's hidden state before
+        each root, the caches are the target's."""
         seen = rows.committed_only()
         return super().forward(input_ids, seen, last_rows, sampling, hidden_in, caches)
 
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
-        """The rows themselves, one a request."""
+        """The rows themselves, one per request."""
         return rows._replace(
             positions=rows.positions[last_rows], slot_mapping=rows.slot_mapping[last_rows]
         )

@@ -18,14 +18,14 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class AssistantConfig:
-    """Decoder layers with queries alone, which attend to K and V of the target.
+    """Decoder layers with queries only, which attend to the target's K and V.
 
-    body: the layers and the norm behind them, ``vocab_size`` being the target's; the K and V that
-    its layers have are those they read. sources: for each layer, the target's layer that keeps
-    these. target_hidden_size: width of the target's state. capture_layers: the state that is read,
-    the output of the target's final norm (its number of layers). embedding_scale: what the target's
-    rows of its embedding are multiplied with. num_clusters: the tokens lie in so many clusters of
-    one size, and only those of the best ``top_clusters`` can be drafted; 0: all can.
+    body: the layers and the norm after them, with the target's ``vocab_size``; the K and V of its
+    layers are those that they read. sources: for each layer, the target's layer that stores these.
+    target_hidden_size: width of the target's hidden state. capture_layers: the state that is read,
+    the output of the target's final norm (its number of layers). embedding_scale: factor on the
+    target's embedding rows. num_clusters: the tokens form that many clusters of one size, and only
+    those of the best ``top_clusters`` can be drafted; 0: all can.
 
     Raises ConfigError when fields contradict each other.
     """
@@ -78,31 +78,32 @@ class AssistantConfig:
 
     @property
     def target_layers(self) -> tuple[int, ...]:
-        """The target's layers whose K and V are read, each once, rising."""
+        """The target's layers whose K and V are read, each once, ascending."""
         return tuple(sorted(set(self.sources)))
 
     @property
     def read_caches(self) -> ModelConfig:
-        """A decoder that keeps what the assistant reads: a layer for each of `target_layers`."""
+        """A decoder with the caches that the assistant reads: a layer for each of
+        `target_layers`."""
         specs = [self.body.layers[self.sources.index(layer)] for layer in self.target_layers]
         return dataclasses.replace(self.body, layers=Layers.of(specs))
 
     @property
     def layers(self) -> list[LayerSpec]:
-        """Its layers as they run: they have no K and V."""
+        """Its layers as they run: without K and V."""
         pairs = zip(self.body.layers, self.sources, strict=True)
         return [spec.with_mixer(kv_from=source) for spec, source in pairs]
 
     def with_caches(self, dtype: CacheDtype | None) -> AssistantConfig:
-        """Itself beside a target that keeps its K and V so; see `ModelConfig.with_caches`."""
+        """The config for a target with such K/V caches; see `ModelConfig.with_caches`."""
         return dataclasses.replace(self, body=self.body.with_caches(dtype))
 
     def for_steps(self, num_steps: int) -> AssistantConfig:
-        """Itself: it drafts as deep as one likes."""
+        """The config itself: it drafts to any depth."""
         return self
 
     def describe(self) -> str:
-        """The network in one line."""
+        """A one-line description."""
         head = f", {self.top_clusters} of {self.num_clusters} clusters" if self.num_clusters else ""
         return (
             f"assistant, {self.body.num_layers} layers of queries, hidden {self.body.hidden_size}, "
@@ -110,10 +111,11 @@ class AssistantConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AssistantConfig:
-        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
+        unknown key."""
         return from_dict(cls, data)

@@ -1,1 +1,2 @@
-"""DFlash, DDTree: a network guesses a whole block in one pass over the target's states."""
+"""DFlash, DDTree and others: a network guesses a whole block in one pass over the target's hidden
+states."""

@@ -1,9 +1,10 @@
-"""The backbone of all variants: a block of tokens in one pass, over K/V of the target's states.
+"""The backbone of all variants: guesses a block of tokens in one pass, over K/V computed from the
+target's hidden states.
 
-In every layer the keys and values of the accepted tokens are made of the target's states at their
-positions, by the layer's own matrices, so that row p of the cache depends on the tokens up to p
-alone; those of the block, the root and mask tokens, are made of the block's own states. (DFlash:
-arXiv 2602.06036.)
+In every layer the keys and values of accepted tokens are computed from the target's hidden states
+at their positions, with the layer's own matrices, so row p of the cache depends only on tokens up
+to p. Those of the block (the root and mask tokens) are computed from the block's own states.
+(DFlash: arXiv 2602.06036.)
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ from trtspec.speculative.tree_rollout import packed_bits
 
 
 class Block(Protocol):
-    """Where the rows of blocks stand and what they see, as `Rows` says it for other networks."""
+    """Where the rows of blocks are and what they see; the counterpart of `Rows` for other
+    networks."""
 
     @property
     def positions(self) -> Tensor:
-        """Of every row whose keys and values are written ``[T] i64``, the blocks' first."""
+        """Of every row whose keys and values are written ``[T] i64``, starting with the blocks'."""
         ...
 
     def offsets(self, count: int) -> Tensor:
-        """Of the first ``count`` rows, those of blocks, how far each is behind the first of its
-        block ``[count] i64``."""
+        """For the first ``count`` rows, those of blocks, the distance to the first row of the block
+        ``[count] i64``."""
         ...
 
     def attend(
@@ -62,9 +64,9 @@ class Block(Protocol):
 
 
 class BlockRows(NamedTuple):
-    """The packed rows of one call: those of all blocks, then the context rows, as requests of their
-    own that see nothing. ``causal_mask`` is the tree mask for causal layers, ``size`` the number of
-    rows of a block."""
+    """The packed rows of one call: those of all blocks, then the context rows, as separate requests
+    that see nothing. ``causal_mask`` is the tree mask for causal layers, ``size`` the number of
+    rows per block."""
 
     rows: PackedRows
     causal_mask: Tensor
@@ -72,8 +74,8 @@ class BlockRows(NamedTuple):
 
     @classmethod
     def joined(cls, blocks: PackedRows, context: PackedRows, size: int) -> BlockRows:
-        """``blocks``: rows of ``size`` for each request, which see the context and their block
-        whole; ``context``: the rows just before, of as many requests. Padding stays at the end."""
+        """``blocks``: rows of ``size`` for each request, which see the context and their whole
+        block; ``context``: the rows before them, of as many requests. Padding stays at the end."""
         blind = context.unseeing()
         offset = torch.arange(size, device=blocks.positions.device)
         own = packed_bits(offset, blocks.tree_mask.shape[1])
@@ -115,9 +117,9 @@ class BlockRows(NamedTuple):
 
 
 class BlockAttention(nn.Module):
-    """Grouped-query attention of the blocks' rows; context rows give keys and values only.
+    """Grouped-query attention of the blocks' rows; context rows only contribute keys and values.
 
-    k and v are one matrix, which block and context rows share: it is read once for both.
+    k and v are one matrix, shared by block and context rows and read once for both.
     """
 
     def __init__(
@@ -154,9 +156,9 @@ class BlockAttention(nn.Module):
         residual: Tensor | None = None,
         ranks: Ranks | None = None,
     ) -> Tensor:
-        """Rows of blocks ``x [R, H]`` and context rows ``[T, H]``, None where those are written
-        already -> the sum of ``residual [R, H]``, if there is one, and the blocks' attention; the K
-        and V of all are written into the caches. ``ranks``: see `Attention.forward`."""
+        """Rows of blocks ``x [R, H]`` and context rows ``[T, H]`` (None if they are already
+        written) -> the sum of ``residual [R, H]``, if given, and the blocks' attention; the K and V
+        of all rows are written into the caches. ``ranks``: see `Attention.forward`."""
         q = self.q(x).view(x.shape[0], self.num_heads, self.head_dim)
         q = norm_heads(q, self.q_norm, ranks if self.norms_over_ranks else None)
         k, v = self._keys_values(x if context is None else torch.cat((x, context)), ranks)
@@ -184,7 +186,7 @@ class BlockAttention(nn.Module):
 
 
 class BlockLayer(nn.Module):
-    """Norm, attention, norm, MLP over the rows of blocks; the context rows are left as they are."""
+    """Norm, attention, norm, MLP over the rows of blocks; context rows are left as they are."""
 
     def __init__(
         self,
@@ -220,7 +222,7 @@ class BlockLayer(nn.Module):
 class BlockDraft(HiddenStateNetwork):
     """The network over packed rows, its own paged caches and the target's hidden states.
 
-    The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` behind ``fc``
+    The ``state_dict`` names are those of `EagleDraft`, with ``hidden_norm.weight`` after ``fc``,
     and ``layers.{i}.attn.q`` and ``.kv`` instead of one matrix. A variant may have layers of its
     own (``layer_class``).
     """
@@ -256,14 +258,14 @@ class BlockDraft(HiddenStateNetwork):
 
     @staticmethod
     def matrices(config: BlockConfig) -> list[Read]:
-        """Those that one pass reads: the projection, the layers' and the head."""
+        """The matrices that one pass reads: the projection, the layers' and the head."""
         hidden = config.decoder.hidden_size
         projection = Matrix(hidden, config.hidden_in, "fc")
         return [projection, *decoder_matrices(config.decoder), head_matrix(config)]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
-        """The target's states ``[T, n * H_t]`` -> what context keys and values are made of,
-        ``[T, H]``."""
+        """The target's hidden states ``[T, n * H_t]`` -> the input of context keys and values ``[T,
+        H]``."""
         fused: Tensor = self.hidden_norm(self.fc(hidden_in))
         return fused
 
@@ -275,10 +277,10 @@ class BlockDraft(HiddenStateNetwork):
         rows: PackedRows,
         caches: Caches,
     ) -> Tensor:
-        """Write the K/V of context rows, and guess what lies behind them, in one pass.
+        """Write the K/V of context rows, and guess what follows them, in one pass.
 
-        ``input_ids [R] i64`` and ``blocks``: the tokens of the blocks and where they stand (see
-        `BlockRows.joined`); ``hidden_in [T, n * H_t]`` and ``rows``: the same of the context.
+        ``input_ids [R] i64`` and ``blocks``: the tokens of the blocks and their places (see
+        `BlockRows.joined`); ``hidden_in [T, n * H_t]`` and ``rows``: the same for the context.
         Returns the rows ``[R, H]`` that `head` reads.
         """
         joined = BlockRows.joined(blocks, rows, self.config.block_size)
@@ -291,9 +293,9 @@ class BlockDraft(HiddenStateNetwork):
         block: Block,
         caches: Caches,
     ) -> tuple[None, Tensor]:
-        """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]``, None where those are
-        written already -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that `head`
-        reads."""
+        """The blocks' tokens ``[R] i64`` and fused context rows ``[T, H]`` (None if they are
+        already written) -> as `DraftNetwork.draft`: no features, and the rows ``[R, H]`` that
+        `head` reads."""
         x = self.embedding(input_ids)
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
@@ -313,7 +315,7 @@ class BlockDraft(HiddenStateNetwork):
         hidden_in: Tensor,
         caches: Caches,
     ) -> tuple[Tensor]:
-        """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are not read."""
+        """Write the K/V of context rows (a prefill); their tokens ``input_ids`` are ignored."""
         context = self.fuse(hidden_in)
         turns = self.rotary.of_layers(rows.positions)
         layers = zip(self.layers, turns, caches, strict=True)

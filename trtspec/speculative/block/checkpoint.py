@@ -1,5 +1,5 @@
-"""Drafts of blocks: z-lab's format, which ModelOpt, SpecForge and others write too, DeepSpec's and
-speculators'."""
+"""Checkpoints of block drafts: z-lab's format, also written by ModelOpt, SpecForge and others,
+DeepSpec's and speculators'."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 _FIXED_OUTSIDE = ("attention_sink_bias", "add_swa_attention_sink_bias")
 _FALLBACK = "dflash"
-"""What drafts are that have `NESTED` and no sign of another variant."""
+"""The variant of drafts that have `NESTED` and no sign of another variant."""
 _ANCHORED = "DSpark"
-"""Architectures whose root's row guesses the first token where config.json does not say so."""
+"""Architectures whose root row guesses the first token if config.json does not say so."""
 _ELSEWHERE = "Domino"
-"""Architectures of a relative that no variant runs."""
+"""Architectures of relatives that no variant runs."""
 
 
 @dataclass(frozen=True)
 class BlockReading:
-    """A network's config, what of the target it reads, and lines to print, the first of them the
-    decision what the folder holds."""
+    """A network's config, what it reads from the target, and lines to print, the first of which
+    states the decision."""
 
     config: BlockConfig
     capture: Capture
@@ -65,8 +65,8 @@ class BlockReading:
 
 
 def is_variant(variant: BlockFormat, hf: HfConfig) -> bool:
-    """Whether config.json shows a draft of that variant; those that are shown folders first have
-    said no."""
+    """Whether config.json shows a draft of that variant; variants that are asked earlier have said
+    no."""
     if hf.get("speculators_model_type") is not None:
         return bool(hf.get("speculators_model_type") == variant.type)
     shown = variant.type == _FALLBACK and hf.get(NESTED) is not None
@@ -78,7 +78,7 @@ def is_variant(variant: BlockFormat, hf: HfConfig) -> bool:
 def describe_variant(variant: BlockFormat, hf: HfConfig) -> str:
     """The decision: ``draft: DFlash (dflash_config, blocks of 16), DFlash checkpoint``.
 
-    Raises CheckpointError for what relatives of the variant add, by name.
+    Raises CheckpointError for features of unsupported relatives, by name.
     """
     title = variant.config.title
     _refuse_relatives(variant, hf)
@@ -95,8 +95,8 @@ def read_variant(
 ) -> BlockReading:
     """Resolve a draft whose tensors have common names, against its target.
 
-    Raises CheckpointError, before a weight is read, for what is not run, and where it cannot fit;
-    what was found and what was expected are named.
+    Raises CheckpointError, before a weight is read, for unsupported features and for drafts that
+    cannot fit; found and expected values are named.
     """
     decision = describe_variant(variant, hf)
     made_for = said(hf, "num_target_layers")
@@ -137,7 +137,8 @@ def read_variant(
 
 
 def expected_tensors(variant: BlockFormat, config: BlockConfig) -> Expected:
-    """(internal name, shape) of every weight of a draft, by common name; no vocabulary tables."""
+    """(internal name, shape) of every weight of a draft, by common name, without vocabulary
+    tables."""
     every = (*_common(config), *variant.tensors(config))
     return {source: (target, shape) for source, target, shape in every}
 
@@ -156,7 +157,7 @@ def _common(config: BlockConfig) -> Tensors:
 
 
 def _refuse_relatives(variant: BlockFormat, hf: HfConfig) -> None:
-    """What relatives add, and what nobody here knows, is refused by name."""
+    """Refuse features of relatives, and unknown ones, by name."""
     title, named = variant.config.title, " ".join(architectures(hf))
     found = re.search(_ELSEWHERE, named)
     if found:
@@ -191,12 +192,12 @@ def _mask(hf: HfConfig) -> int:
 
 
 def _embedding_scale(hf: HfConfig, own: bool, target: ModelConfig) -> tuple[float, tuple[str, ...]]:
-    """What rows of the embedding are multiplied with, and lines to print.
+    """The factor on embedding rows, and lines to print.
 
-    z-lab's code and ModelOpt's online training call the target's embedding module: where that one
-    scales its rows (Gemma's), the draft's are scaled. ``input_embedding_scale`` comes on top.
-    speculators trains on the stored rows; so do SpecForge and ModelOpt's offline mode, whose heads
-    look like the others: one for such a target says 1 / the target's scale there.
+    z-lab's code and ModelOpt's online training call the target's embedding module, so if that one
+    scales its rows (Gemma's), the draft's are scaled. ``input_embedding_scale`` applies in
+    addition. speculators trains on the stored rows, as do SpecForge and ModelOpt's offline mode,
+    whose heads look like the others; a head for such a target states 1 / the target's scale there.
     """
     factor = _real(hf, f"{NESTED}.{_SCALE}", nested(hf).get(_SCALE, 1.0))
     stored = own or hf.get("speculators_model_type") is not None

@@ -1,4 +1,4 @@
-"""What a draft of blocks reads of its target, and what its layers see."""
+"""What a block draft reads from its target, and what its layers see."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def nested(hf: HfConfig) -> Mapping[str, Any]:
 
 
 def said(hf: HfConfig, key: str) -> Any:
-    """What config.json says, there or else outside; None if nothing."""
+    """The value in config.json, nested or at the top level; None if there is none."""
     inner = nested(hf).get(key)
     return hf.get(key) if inner is None else inner
 
 
 def whole(hf: HfConfig, name: str, value: Any) -> int:
-    """A whole number; CheckpointError for anything else."""
+    """An integer; CheckpointError for anything else."""
     if type(value) is not int:
         raise hf.refuse(f"{name} is {value!r}, not a whole number")
     return value
 
 
 def read_capture(hf: HfConfig, headers: Headers, target: ModelConfig) -> Capture:
-    """The states that it reads. The ids of z-lab, ModelOpt, SpecForge and DeepSpec name outputs,
-    -1 the embeddings; those of speculators name inputs, as vLLM's do.
+    """The hidden states that it reads. The ids of z-lab, ModelOpt, SpecForge and DeepSpec name
+    outputs, -1 the embeddings; those of speculators name inputs, as vLLM's do.
 
     Raises:
-        CheckpointError: they are not those of this target, or not as many as ``fc`` joins.
+        CheckpointError: they do not exist in this target, or are not as many as ``fc`` joins.
     """
     capture = _capture(hf, target.num_layers)
     _require_width(hf, headers, capture, target)
@@ -106,10 +106,10 @@ def _require_width(hf: HfConfig, headers: Headers, capture: Capture, target: Mod
 
 
 def read_attention(hf: HfConfig, decoder: ModelConfig) -> tuple[ModelConfig, tuple[bool, ...]]:
-    """The decoder with the windows of its layers, and which of these are causal inside a block.
+    """The decoder with its layers' windows, and which layers are causal within a block.
 
-    ``use_swa`` gives every layer a window, else ``layer_types`` say which have one; where nothing
-    says ``causal``, in JetSpec's words ``causal_head``, those with a window are.
+    ``use_swa`` gives every layer a window; otherwise ``layer_types`` say which have one. Unless
+    ``causal`` (in JetSpec's words ``causal_head``) is given, layers with a window are causal.
     """
     inside, count = nested(hf), decoder.num_layers
     speculators = hf.get("speculators_model_type") is not None

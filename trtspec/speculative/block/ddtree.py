@@ -1,4 +1,4 @@
-"""DDTree (arXiv 2604.12989): of all paths through a block's guesses the most probable ones."""
+"""DDTree (arXiv 2604.12989): the most probable paths through a block's guesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DFlash (arXiv 2602.06036): every slot of a block is guessed by itself."""
+"""DFlash (arXiv 2602.06036): every slot of a block is guessed independently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DFlashConfig(BlockConfig):
 @block_config()
 @dataclass(frozen=True, kw_only=True)
 class DFlashDecodingConfig(BlockRowsDecodingConfig):
-    """DFlash: the best guess of every slot is a chain; with topk or choices, a tree of guesses.
+    """DFlash: the best guess of every slot forms a chain; with topk or choices, a tree of guesses.
     Options: see `BlockRowsDecodingConfig`."""
 
     method: ClassVar[str] = "dflash"

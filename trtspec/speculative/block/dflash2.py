@@ -1,7 +1,7 @@
 """DFlash2: convolutions along the block, and a walk over the best candidates of its slots.
 
-A short dynamic convolution before and behind every sublayer lets a slot see those before it. A
-selector scores each pair of neighbouring candidates, so that the guesses of a block are one path.
+A short dynamic convolution before and after every sublayer lets a slot see those before it. A
+selector scores each pair of neighbouring candidates, so the guesses of a block form a single path.
 (https://inco.ai/blog/dflash2.)
 """
 
@@ -40,15 +40,15 @@ from trtspec.speculative.hidden_state_network import HiddenStateSource
 
 _CONVOLUTIONS = ("attention_conv", "mlp_conv")
 _SIDES = 2
-"""A convolution before a sublayer and one behind it have their weights made of one row."""
+"""The weights of the convolutions before and after a sublayer are computed from the same row."""
 
 
 @strict_config()
 @dataclass(frozen=True)
 class DFlash2Config(BlockConfig):
-    """Beside what all have: conv_kernel_size: taps, the row itself and those before it.
-    conv_group_size: neighbouring channels that share what is added to their weights.
-    selector_rank: of the pair scores. selector_top_k: candidates of a slot."""
+    """In addition to what all have: conv_kernel_size: taps, the row itself and those before it.
+    conv_group_size: neighbouring channels that share what is added to their weights. selector_rank:
+    of the pair scores. selector_top_k: candidates per slot."""
 
     kind: ClassVar[str] = "dflash2"
     title: ClassVar[str] = "DFlash2"
@@ -78,7 +78,7 @@ class DFlash2Config(BlockConfig):
 
     @property
     def conv_outputs(self) -> int:
-        """What the weights of one convolution's sides are made of, a row."""
+        """Outputs per row from which the weights of one convolution's two sides are made."""
         groups = self.decoder.hidden_size // self.conv_group_size
         return _SIDES * self.conv_kernel_size * groups
 
@@ -94,9 +94,9 @@ class DFlash2Config(BlockConfig):
 
 
 class BlockConvolution(nn.Module):
-    """A depthwise convolution along each block, behind whose first row nothing is seen. The weight
-    of a tap is one for each channel (buffer ``base [2, taps, H]``) and what a row adds to it for
-    its group (``kernel``)."""
+    """A depthwise convolution along each block, which sees nothing before the block's first row.
+    The weight of a tap is a constant per channel (buffer ``base [2, taps, H]``) plus what a row
+    adds to it for its group (``kernel``)."""
 
     base: Tensor
 
@@ -115,8 +115,8 @@ class BlockConvolution(nn.Module):
         self.register_buffer("base", torch.empty(_SIDES, self.taps, hidden, dtype=dtype))
 
     def weights(self, x: Tensor) -> Tensor:
-        """Of rows ``[R, H]`` of a sublayer's input, ``[2, R, taps, H]``: those before the sublayer,
-        then those behind it."""
+        """From rows ``[R, H]`` of a sublayer's input, ``[2, R, taps, H]``: for before the sublayer,
+        then for after it."""
         added = self.kernel(x).view(x.shape[0], _SIDES, self.taps, -1).transpose(0, 1)
         wide: Tensor = added[..., None].expand(-1, -1, -1, -1, self.group_size).flatten(3)
         return self.base[:, None] + wide
@@ -171,8 +171,8 @@ class ConvolvedLayer(BlockLayer):
 
 
 class SelectorWalk:
-    """See `PathWalk`: of each slot the best candidates of the head, with the pair score of each
-    behind the token before it. ``own``: the tensors of `DFlash2Config.own_parts`."""
+    """See `PathWalk`: for each slot the head's best candidates, each with its pair score given the
+    token before it. ``own``: the tensors of `DFlash2Config.own_parts`."""
 
     def __init__(
         self, config: DFlash2Config, own: Mapping[str, Tensor], slots: Tensor, marginals: Tensor
@@ -182,7 +182,7 @@ class SelectorWalk:
         self._projected = F.linear(slots, own["selector.projection"])  # [B, D, r]
 
     def logits(self, depth: int, tokens: Tensor, lane: Tensor) -> Tensor:
-        """See `PathWalk.logits`; what is no candidate has -inf."""
+        """See `PathWalk.logits`; anything but candidates has -inf."""
         candidates = self._candidates[:, depth]
         before = F.embedding(tokens, self._own["selector.predecessors"])
         behind = F.embedding(candidates, self._own["selector.successors"])
@@ -255,8 +255,8 @@ class LoweredDFlash2(LoweredBlockNetwork):
 @block_config()
 @dataclass(frozen=True, kw_only=True)
 class DFlash2DecodingConfig(BlockRowsDecodingConfig):
-    """DFlash2: the best path through the slots' candidates is a chain; with topk or choices, a tree
-    of such paths. Options: see `BlockDecodingConfig`."""
+    """DFlash2: the best path through the slots' candidates forms a chain; with topk or choices, a
+    tree of such paths. Options: see `BlockDecodingConfig`."""
 
     method: ClassVar[str] = "dflash2"
 

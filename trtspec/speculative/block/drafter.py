@@ -1,4 +1,4 @@
-"""BlockDrafter: a `HiddenStateDrafter` whose rows read no token but the root."""
+"""BlockDrafter: a `HiddenStateDrafter` whose rows read no token except the root."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from trtspec.speculative.rollout_drafter import rollout_needs
 
 
 def block_needs(config: TreeDecodingConfig) -> DrafterNeeds:
-    """Of a cache whose rows are made of the target's state at their position alone. The token that
-    comes with one is read of each request's last row only, where it is the root."""
+    """The needs for a cache whose rows are computed from the target's hidden state at their
+    position alone. The token that comes with a row is only read for each request's last row, where
+    it is the root."""
     return rollout_needs(config, reads_hidden=True, lookahead=0)
 
 
 class BlockDrafter(HiddenStateDrafter):
-    """Drafts blocks behind the target's newest states, and leaves out what is less likely than
-    ``p_min`` behind the node before it."""
+    """Drafts blocks after the target's newest hidden states, and drops nodes whose probability,
+    given the node before, is below ``p_min``."""
 
     needs_of = staticmethod(block_needs)
 
@@ -39,7 +40,7 @@ class BlockDrafter(HiddenStateDrafter):
 
 def without_unlikely(parents: Tensor, scores: Tensor, least: float) -> Tensor:
     """Scores ``[B, N-1]``, with -inf for nodes whose own probability is below ``least``, and for
-    those behind them; ``parents``: see `TreeRollout`."""
+    their descendants; ``parents``: see `TreeRollout`."""
     is_child, place = parents >= 0, parents.clamp(min=0).long()
     above = torch.where(is_child, scores.gather(1, place), 0)
     out = scores - above < math.log(least)

@@ -1,8 +1,8 @@
 """DSpark (arXiv 2607.05147): each slot's guess is corrected by the token before it.
 
-A low-rank bias of the logits, W1[previous] W2, makes neighbours fit together; it may be gated by
-the slot's state, or come of a recurrent state along the block. A confidence head says how likely
-the guess of a slot is to be accepted.
+A low-rank bias on the logits, W1[previous] W2, makes neighbours consistent; it may be gated by the
+slot's state, or come from a recurrent state along the block. A confidence head estimates the
+probability that the guess of a slot is accepted.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from trtspec.speculative.block.stand_in import LoweredBlockNetwork
 from trtspec.speculative.hidden_state_network import HiddenStateSource
 
 _MIXERS = {"vanilla": (0, 0), "gated": (1, 1), "rnn": (2, 3)}
-"""Of each kind of bias, how many vectors of the rank its mixing layer reads beside the slot's
-state, and how many it makes."""
+"""For each kind of bias, how many vectors of the rank its mixing layer reads besides the slot's
+state, and how many it outputs."""
 _BIAS = "bias"
 
 
 @strict_config()
 @dataclass(frozen=True)
 class DSparkConfig(BlockConfig):
-    """Beside what all have: markov_rank: of the bias, 0 for none. markov_head: its kind.
-    confidence: there is a confidence head; confidence_reads_token: it reads W1[previous] too."""
+    """In addition to what all have: markov_rank: of the bias, 0 for none. markov_head: its kind.
+    confidence: whether there is a confidence head; confidence_reads_token: whether it also reads
+    W1[previous]."""
 
     kind: ClassVar[str] = "dspark"
     title: ClassVar[str] = "DSpark"
@@ -70,7 +71,7 @@ class DSparkConfig(BlockConfig):
 
     @property
     def own_parts(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the small tensors that are read as they are, by name."""
+        """The shapes of the small tensors that are loaded as they are, by name."""
         rank, hidden = self.markov_rank, self.decoder.hidden_size
         shapes: dict[str, tuple[int, ...]] = {}
         if rank:
@@ -87,8 +88,8 @@ class DSparkConfig(BlockConfig):
 
 class MarkovWalk:
     """See `PathWalk`. ``own``: the tensors of `DSparkConfig.own_parts`; ``bias``: rows ``[R, r]``
-    times W2, ``[R, V_d] f32``; ``slots [B, D, H]``: what the head read; ``marginals [B, D, V_d]``:
-    what it made of that."""
+    times W2, ``[R, V_d] f32``; ``slots [B, D, H]``: the head's input; ``marginals [B, D, V_d]``:
+    its output."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class MarkovWalk:
         return F.linear(self._read, weight, bias)[..., 0].float()
 
     def _mixed(self, slot: Tensor, previous: Tensor, lane: Tensor) -> Tensor:
-        """What W2 is multiplied with ``[B, width, r]``."""
+        """The factor of W2 ``[B, width, r]``."""
         kind = self._config.markov_head
         if kind == "vanilla":
             return previous
@@ -180,7 +181,7 @@ class DSparkDraft(BlockDraft):
             load_linear(self.markov_head, checkpoint.tensors, ["markov_head"])
 
     def bias(self, latent: Tensor) -> Tensor:
-        """Rows ``[R, r]`` -> what is added to logits, ``[R, V_d] f32``."""
+        """Rows ``[R, r]`` -> the bias on logits, ``[R, V_d] f32``."""
         assert self.markov_head is not None, "without it nothing is added"
         found: Tensor = self.markov_head(latent, torch.float32)
         return found
@@ -231,11 +232,11 @@ _ALIASES = {
 @block_config(_ALIASES, _FOREIGN)
 @dataclass(frozen=True, kw_only=True)
 class DSparkDecodingConfig(BlockDecodingConfig):
-    """DSpark: a chain through the block, each guess made behind the one before it; with topk or
-    choices, a tree of such paths. block_size (also `speculative_dspark_block_size`) is the number
-    of drafts where max_draft_len is left out: the root's row guesses, too. confidence_threshold:
-    drafts that are less likely than this to be accepted behind the one before them, by the
-    confidence head, are left out with all behind them. Options: see `BlockDecodingConfig`."""
+    """DSpark: a chain through the block, each guess given the one before it; with topk or choices,
+    a tree of such paths. block_size (also `speculative_dspark_block_size`) is the number of drafts
+    if max_draft_len is left out: the root's row guesses too. confidence_threshold: drafting stops
+    before a token whose probability of acceptance, given the one before it, is below this according
+    to the confidence head. Options: see `BlockDecodingConfig`."""
 
     method: ClassVar[str] = "dspark"
     least_key: ClassVar[str | None] = "confidence_threshold"
@@ -292,7 +293,7 @@ def _tensors(config: DSparkConfig) -> Tensors:
 
 
 def _has_heads(said: Said) -> bool:
-    """DeepSpec's DFlash drafts are of the same architecture, with no head of either kind."""
+    """DeepSpec's DFlash drafts have the same architecture, with neither of the two heads."""
     return said("markov_rank") != 0 or bool(said("enable_confidence_head"))
 
 

@@ -1,4 +1,4 @@
-"""BlockFormat: what a variant's checkpoints have beside what all of them have."""
+"""BlockFormat: what a variant's checkpoints have in addition to the common format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trtspec.speculative.block.shape import BlockConfig
 
 Said = Callable[[str], Any]
-"""What config.json says by a key, in ``dflash_config`` or else outside of it; None if nothing."""
+"""A value of config.json by key, from ``dflash_config`` or the top level; None if there is none."""
 Tensors = Iterator[tuple[str, str, tuple[int, ...]]]
 """(common name, internal name, shape) of weights."""
 
@@ -24,15 +24,15 @@ def _no_tensors(config: Any) -> Tensors:
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How drafts of a variant are known and read.
+    """How drafts of a variant are recognised and read.
 
-    method: which runs them. config: the class of their shape. architectures: what the names of
-    theirs match. type: what speculators calls them, and the trainers' ``projector_type``. rank: see
-    `DraftReader`. keys: of ``dflash_config``, those that only this variant has. fields: what
-    config.json and the tensors' headers say of the config's own fields; ValueError with the reason
-    for what is not run. tensors: its own, of a config. of_tokens: internal names of those that have
-    a row for each token of the head, as the head itself. is_one: whether what matches is one; a
-    network without the variant's parts is none.
+    method: the one that runs them. config: the class of their shape. architectures: a pattern for
+    their names. type: the name in speculators, and the trainers' ``projector_type``. rank: see
+    `DraftReader`. keys: those of ``dflash_config`` that only this variant has. fields: values of
+    the config's own fields from config.json and the tensors' headers; ValueError with the reason
+    for what is unsupported. tensors: its own, given a config. of_tokens: internal names of tensors
+    with a row for each token of the head. is_one: whether a match is really one; a network without
+    the variant's parts is not.
     """
 
     method: str

@@ -34,7 +34,7 @@ def block_kind(
     home: str,
     rollout: type[BlockRollout] = BlockRollout,
 ) -> DraftKind:
-    """The kind of a variant, whose network is made in the module ``home``."""
+    """The kind of a variant, whose network is defined in the module ``home``."""
 
     def whole(shape: BlockConfig, built: Built) -> DraftGraph:
         size, width = built.layout.tokens_per_block, shape.hidden_in

@@ -1,7 +1,7 @@
 """JetSpec (arXiv 2606.18394): the most probable paths through the guesses of a causal head.
 
-Each slot of a causal head sees the slots before it only, as the tokens of a text see each other, so
-that the guesses of neighbouring slots fit together better along a path.
+Each slot of a causal head only sees the slots before it, like tokens in a text, so the guesses of
+neighbouring slots are more consistent along a path.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ALIASES = {"budget": "num_draft_tokens", "tree_depth": "max_draft_len", "tree_w
 @dataclass(frozen=True, kw_only=True)
 class JetSpecDecodingConfig(BestFirstDecodingConfig):
     """JetSpec: the most probable paths through the guesses of a DFlash network whose layers are all
-    causal (`dflash_config.causal_head`). JetSpec's `budget` counts the root, its `tree_depth` and
-    `tree_width` are max_draft_len and topk. Where JetSpec's own code verifies all children of a
-    node or none, the tree here has the most probable nodes one by one, so that as many rows hold
-    more probability. Options: see `BestFirstDecodingConfig`."""
+    causal (`dflash_config.causal_head`). JetSpec's `budget` counts the root; its `tree_depth` and
+    `tree_width` are max_draft_len and topk. JetSpec's own code verifies either all children of a
+    node or none; the tree here has the most probable nodes individually, so the same number of rows
+    covers more probability. Options: see `BestFirstDecodingConfig`."""
 
     method: ClassVar[str] = "jetspec"
     draft_method: ClassVar[str] = "dflash"

@@ -1,4 +1,4 @@
-"""What all methods share whose network guesses a block in one pass."""
+"""Options that all methods with block networks share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def block_config(
     more: Mapping[str, str] = MappingProxyType({}),
     foreign: Mapping[str, Foreign] = MappingProxyType({}),
 ) -> Callable[[type[T]], type[T]]:
-    """The class decorator of these configs; ``more`` aliases and ``foreign`` keys of one method."""
+    """The class decorator of these configs, with ``more`` aliases and ``foreign`` keys of one
+    method."""
     return strict_config(
         aliases={**COMMON_ALIASES, **TREE_ALIASES, **MODEL_ALIASES, **_ALIASES, **more},
         foreign={**COMMON_FOREIGN, **DRAFT_ENGINE_FOREIGN, **_FOREIGN, **foreign},
@@ -55,12 +56,12 @@ def block_config(
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDecodingConfig(ChoicesDecodingConfig, CutVocabularyConfig):
-    """A network of blocks drafts; beside `TreeDecodingConfig` and `CutVocabularyConfig`:
+    """A block network drafts; in addition to `TreeDecodingConfig` and `CutVocabularyConfig`:
 
-    max_draft_len: slots of the block that are used, at most its size less one; the network rolls
-    out the block whole, as it was trained. Left out, it follows from block_size (also
-    `speculative_dflash_block_size`), the rows of a block with the root. choices: the paths of a
-    static tree, ranks among each slot's guesses.
+    max_draft_len: slots of the block that are used, at most its size less one; the network always
+    rolls out the whole block, as it was trained. By default it follows from block_size (also
+    `speculative_dflash_block_size`), the rows of a block including the root. choices: the paths of
+    a static tree, as ranks among each slot's guesses.
     """
 
     choices_key: ClassVar[str] = "choices"
@@ -101,10 +102,10 @@ class BlockRowsDecodingConfig(BlockDecodingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BestFirstDecodingConfig(BlockDecodingConfig):
-    """Of all paths through the block's guesses the most probable ones are a tree, of
-    max_total_draft_tokens nodes (also `tree_budget`; num_draft_tokens counts the root besides).
-    topk bounds the children of a node, 64 if left out; up to as many nodes it changes nothing.
-    Further options: see `BlockDecodingConfig`."""
+    """The most probable paths through the block's guesses form a tree of max_total_draft_tokens
+    nodes (also `tree_budget`; num_draft_tokens also counts the root). topk limits the children of a
+    node, by default to 64; with fewer nodes than that it has no effect. Further options: see
+    `BlockDecodingConfig`."""
 
     usual_rows: ClassVar[int | None] = 16
 

@@ -14,26 +14,26 @@ from trtspec.speculative.tree_rollout import columns_at, scored_children
 
 
 class PathWalk(Protocol):
-    """What a network says of the tokens behind each path through its slots, depth by depth."""
+    """A network's predictions after each path through its slots, depth by depth."""
 
     def logits(self, depth: int, tokens: Tensor, lane: Tensor) -> Tensor:
-        """Of the children of ``tokens [B, width] i64`` (the target's ids), which stand before slot
-        ``depth`` and are children of the nodes ``lane [B, width]`` of those last asked for:
-        ``[B, width, V_d] f32``."""
+        """Logits for the children of ``tokens [B, width] i64`` (the target's ids), which are before
+        slot ``depth`` and are children of the nodes ``lane [B, width]`` of the previous call: ``[B,
+        width, V_d] f32``."""
         ...
 
     def confidence(self) -> Tensor | None:
-        """How sure it is that the best child of each node last asked for is accepted: the logit
-        of the probability ``[B, width] f32``; None of a network that does not tell."""
+        """For each node of the previous call, the logit of the probability that its best child is
+        accepted ``[B, width] f32``; None if the network does not estimate it."""
         ...
 
 
 class PathTree(nn.Module):
-    """A tree as `TreeRollout` grows it, of one pass: a depth's slot is the same for all its nodes,
+    """A tree grown as by `TreeRollout`, from a single pass: all nodes of a depth share its slot,
     and what a network adds to it depends on their tokens.
 
-    Where the network says how sure it is, the best child of a node scores that, and the others
-    share what is left in proportion to their own probabilities.
+    If the network estimates its confidence, the best child of a node gets that as its probability,
+    and the others share the rest in proportion to their own probabilities.
     """
 
     def __init__(self, shape: TreeShape) -> None:
@@ -58,8 +58,8 @@ class PathTree(nn.Module):
 
 
 def _believed(gains: Tensor, sure: Tensor) -> Tensor:
-    """Log probabilities of children ``[R, k]``, the best first, made to fit what ``sure [R]`` is
-    the logit of: the probability of the first."""
+    """Log probabilities of children ``[R, k]``, best first, adjusted so that the first has the
+    probability whose logit is ``sure [R]``."""
     rest = torch.log(-torch.expm1(gains[:, :1])).clamp(min=-60)  # of what certainty leaves: some
     others = nn.functional.logsigmoid(-sure)[:, None] + (gains[:, 1:] - rest).clamp(max=0)
     found = torch.cat((nn.functional.logsigmoid(sure)[:, None], others), dim=1)

@@ -1,4 +1,4 @@
-"""How networks that guess blocks are trained: behind random anchors of a text, all at once."""
+"""Training recipes for block networks: guesses after random anchors of a text, all at once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trtspec.speculative.recipe import (
 )
 
 _LAYERS = (2, 5)
-"""Fewest and most layers of a network; between them one for each `_TARGET_LAYERS` of the target."""
+"""Fewest and most layers of a network; in between, one for each `_TARGET_LAYERS` of the target."""
 _TARGET_LAYERS = 8
 _BLOCK = 8
 _RANK = 256
-"""Of the bias of DSpark's published drafts; half the width of a target that is narrower."""
+"""Rank of the bias in DSpark's published drafts; half the width for narrower targets."""
 
 
 def capture_layers(target: ModelConfig) -> tuple[int, ...]:
-    """As many outputs as the network has layers, at even distances from the second layer to the
-    third last, as DFlash's authors choose them."""
+    """As many outputs as the network has layers, evenly spaced from the second to the third-last
+    layer, as DFlash's authors choose them."""
     count = target.num_layers
     least, most = _LAYERS
     wanted = min(max(least, count // _TARGET_LAYERS), most, count)
@@ -60,13 +60,13 @@ def body_weights(target: ModelConfig) -> int:
 
 
 def causal_settings(request: HeadRequest) -> dict[str, Any]:
-    """Of a network whose slots see those before them only (JetSpec)."""
+    """Settings of a network whose slots only see those before them (JetSpec)."""
     return {**settings(request), "dflash_draft_attention": "causal"}
 
 
 def markov_settings(request: HeadRequest) -> dict[str, Any]:
-    """Of a network with a Markov and a confidence head (DSpark), whose root guesses as well; its
-    losses are weighed as in the paper."""
+    """Settings of a network with a Markov and a confidence head (DSpark), whose root guesses as
+    well; losses are weighted as in the paper."""
     plain = settings(replace(request, depth=request.depth - 1))
     heads = {
         "projector_type": "dspark",

@@ -41,20 +41,21 @@ class BlockNetwork(Protocol):
 
 
 class PathNetwork(BlockNetwork, Protocol):
-    """One whose guesses depend on the path through the block."""
+    """A block network whose guesses depend on the path through the block."""
 
     def walk(self, slots: Tensor, marginals: Tensor) -> PathWalk:
-        """Of the rows that the head read ``[B, D, H]``, and its logits ``[B, D, V_d] f32``."""
+        """The walk over the rows that the head read ``[B, D, H]`` and its logits ``[B, D, V_d]
+        f32``."""
         ...
 
 
 class BlockRollout(nn.Module):
-    """One pass over the accepted rows and a block behind each request; its slots are the depths of
-    a `MarginalTree`.
+    """One pass over the accepted rows and a block after each request; its slots are the depths of a
+    `MarginalTree`.
 
-    A block is as long as the network was trained with, however few of its slots are asked for. Its
-    keys and values lie behind the accepted ones, and are written again, of the target's states,
-    once tokens are accepted.
+    A block is as long as in training, however few of its slots are used. Its keys and values are
+    placed after the accepted ones, and are overwritten, from the target's hidden states, once
+    tokens are accepted.
     """
 
     tree_class: ClassVar[type[nn.Module]] = MarginalTree
@@ -64,7 +65,7 @@ class BlockRollout(nn.Module):
     def __init__(
         self, model: BlockNetwork, config: BlockConfig, shape: TreeShape, tokens_per_block: int
     ) -> None:
-        """``model``, a module as well, is a network of shape ``config``."""
+        """``model``, also a module, is a network of shape ``config``."""
         super().__init__()
         self.model = model
         self.config = config
@@ -83,9 +84,9 @@ class BlockRollout(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Write the accepted rows, then draft.
 
-        As `TreeRollout.forward` over a feature network: row p carries the target's state at
-        position p, ``hidden_in [T, n * H_t]``, and the token after it, of which only each request's
-        last one is read: its root.
+        As `TreeRollout.forward` with a feature network: row p carries the target's hidden state at
+        position p, ``hidden_in [T, n * H_t]``, and the token after it, which is only read for each
+        request's last row: its root.
         """
         batch, size = last_rows.shape[0], self.config.block_size
         masks = torch.full((batch, size - 1), self.config.mask_token_id, device=last_rows.device)
@@ -102,13 +103,13 @@ class BlockRollout(nn.Module):
     def _tree(
         self, slots: Tensor, marginals: Tensor, roots: Tensor, sampling: SamplingColumns
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The tree behind ``roots [B] i64``; see `PathNetwork.walk`."""
+        """The tree after ``roots [B] i64``; see `PathNetwork.walk`."""
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(marginals, self.model.token_map, sampling)
         return tree
 
     def _blocks(self, rows: PackedRows, root_position: Tensor, context: Tensor) -> PackedRows:
-        """The rows of the blocks, one request after the other, each seeing all of its block and the
-        rows of the cache before its ``context [B] i64``th."""
+        """The rows of the blocks, request after request, each seeing its whole block and the first
+        ``context [B] i64`` rows of the cache."""
         size, words = self.config.block_size, rows.tree_mask.shape[1]
         batch, device = root_position.shape[0], root_position.device
         offset = torch.arange(size, device=device)
@@ -127,7 +128,7 @@ class BlockRollout(nn.Module):
 
 
 class PathRollout(BlockRollout):
-    """The same of a `PathNetwork`; its slots are the depths of a `PathTree`."""
+    """The same for a `PathNetwork`; its slots are the depths of a `PathTree`."""
 
     tree_class = PathTree
 

@@ -1,4 +1,5 @@
-"""The shape of a network that guesses a block of tokens in one pass over the target's states."""
+"""The shape of a network that guesses a block of tokens in one pass over the target's hidden
+states."""
 
 from __future__ import annotations
 
@@ -18,15 +19,14 @@ MAX_BLOCK_SIZE = 64
 
 @dataclass(frozen=True)
 class BlockConfig(StateReader):
-    """What all variants have; each adds its own. title: what messages call it.
+    """What all variants have; each adds its own. title: its name in messages.
 
     decoder, target_hidden_size, capture_layers, draft_vocab_size, own_embedding, own_head: see
-    `StateReader`. block_size: rows of a block, the root and mask tokens. mask_token_id: what stands
-    for a token that is to be guessed. causal_layers: of each layer whether a row sees the rows of
-    the block up to itself only; else all of the block. anchor_predicts: the root's row guesses the
-    first token; else the first mask's does, and that many fewer are guessed. embedding_scale: what
-    rows of the embedding are multiplied with. soft_cap: logits l become ``cap * tanh(l / cap)``;
-    None: they stay.
+    `StateReader`. block_size: rows of a block, the root and mask tokens. mask_token_id: stands for
+    a token to be guessed. causal_layers: for each layer, whether a row sees only the rows of the
+    block up to itself; otherwise the whole block. anchor_predicts: the root's row guesses the first
+    token; otherwise the first mask's does, and one fewer is guessed. embedding_scale: factor on
+    embedding rows. soft_cap: logits l become ``cap * tanh(l / cap)``; None: no cap.
     """
 
     kind: ClassVar[str]
@@ -81,8 +81,8 @@ class BlockConfig(StateReader):
         return self.block_size - (not self.anchor_predicts)
 
     def for_steps(self, num_steps: int) -> Self:
-        """Itself: a block is always rolled out whole, as it was trained; ConfigError if it guesses
-        fewer tokens than ``num_steps``."""
+        """The config itself: a block is always rolled out whole, as it was trained; ConfigError if
+        it guesses fewer than ``num_steps`` tokens."""
         if num_steps > self.max_draft_len:
             raise ConfigError(
                 f"drafts of {num_steps} tokens were asked for, a block of {self.block_size} rows "
@@ -92,7 +92,7 @@ class BlockConfig(StateReader):
         return self
 
     def describe(self) -> str:
-        """The network in one line."""
+        """A one-line description."""
         decoder = self.decoder
         return (
             f"{self.title}, {decoder.num_layers} layers, hidden {decoder.hidden_size}, blocks of "
@@ -100,10 +100,11 @@ class BlockConfig(StateReader):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
+        unknown key."""
         return from_dict(cls, data)

@@ -1,4 +1,4 @@
-"""LoweredBlockNetwork: a network that guesses blocks, made of lowered graphs."""
+"""LoweredBlockNetwork: a block network made of lowered graphs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trtspec.models.rows import Caches, PackedRows
 from trtspec.speculative.pass_graphs import HEAD, PASS
 
 CONTEXT = "context"
-"""The name of the part that writes what is made of the target's states."""
+"""The part that writes K/V from the target's hidden states."""
 
 
 class LoweredBlockNetwork(nn.Module):
     """A draft network that guesses blocks, for a rollout (see `trtspec.speculative.block.rollout`).
 
-    What it makes of the target's states is written first, by a call of its own.
+    K/V from the target's hidden states are written first, by a separate call.
     """
 
     def __init__(self, parts: OpenParts) -> None:

@@ -17,8 +17,8 @@ def read_language_model(
     token_map: Path | None,
     what: str = "draft: causal language model",
 ) -> DraftCheckpoint:
-    """Any checkpoint that is a target could draft; ``what`` it is called. Of its head those rows
-    are kept that ``token_map`` names."""
+    """Any checkpoint that can be a target can draft; ``what``: how messages call it. Its head keeps
+    the rows that ``token_map`` names."""
     model = load_checkpoint(folder.path, folder.auxiliary)
     config = model.config
     note = (

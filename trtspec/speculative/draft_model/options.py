@@ -1,4 +1,4 @@
-"""DraftTargetDecodingConfig: the options of drafting by a smaller model."""
+"""DraftTargetDecodingConfig: options of drafting with a smaller model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EAGLE: a small network over the target's hidden states drafts, and what is made like it."""
+"""EAGLE: a small network over the target's hidden states drafts; shared by similar networks."""
 
 from trtspec.speculative.eagle.checkpoint import read_network
 from trtspec.speculative.eagle.checkpoint_kind import (

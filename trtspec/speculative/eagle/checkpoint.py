@@ -45,7 +45,7 @@ Headers = Mapping[str, TensorHeader]
 
 @dataclass(frozen=True)
 class EagleReading:
-    """A draft's config, what of the target it reads, and lines about what config.json implies."""
+    """A draft's config, what it reads from the target, and lines about what config.json implies."""
 
     config: EagleConfig
     capture: Capture
@@ -53,7 +53,7 @@ class EagleReading:
 
 
 def recognises(folder: DraftFolder) -> bool:
-    """Whether a folder holds an EAGLE draft, or an EAGLE network that is made for more."""
+    """Whether a folder holds an EAGLE draft, or an EAGLE network that another method extends."""
     refuse_relatives(folder)
     return detect(folder.hf, folder.tensors) is not None
 
@@ -81,12 +81,12 @@ def read_network(
     make: Callable[[dict[str, Any]], EagleConfig],
     more: Callable[[Any], Expected] = lambda config: {},
 ) -> DraftCheckpoint:
-    """A network that is made like EAGLE's. ``make``: its config, of EAGLE's fields. ``more``: what
-    it has beside EAGLE's tensors.
+    """Read a network like EAGLE's. ``make``: makes its config from EAGLE's fields. ``more``: its
+    tensors besides EAGLE's.
 
     Raises:
         CheckpointError: it is damaged, quantized, or does not fit the target, or the map does not
-            fit; found and expected are named.
+            fit; found and expected values are named.
     """
     path, headers = folder.path, dict(folder.tensors)
     if MASK_HIDDEN in headers:  # written with leading dimensions of 1
@@ -120,11 +120,12 @@ def _read_fields(
     target: ModelConfig,
     make: Callable[[dict[str, Any]], EagleConfig],
 ) -> EagleReading:
-    """Resolve a draft whose tensors have common names. Where config.json leaves something open the
-    tensors decide: sizes, number of layers, biases, norms, which of head and embedding it owns.
+    """Resolve a draft whose tensors have common names. Where config.json leaves something open, the
+    tensors decide: sizes, number of layers, biases, norms, and whether it has its own head and
+    embedding.
 
-    Raises CheckpointError, before a weight is read, where it cannot fit its target; what was found
-    and what was expected are named.
+    Raises CheckpointError, before a weight is read, if it cannot fit its target; found and expected
+    values are named.
     """
     decoder = read_decoder(hf, headers, target)
     rows = head_rows(hf, headers, target.vocab_size)
@@ -159,7 +160,7 @@ def _read_fields(
 
 
 def _states(hf: HfConfig, headers: Headers, target: ModelConfig) -> int:
-    """How many states the width of ``fc`` makes room for."""
+    """How many hidden states fit into the width of ``fc``."""
     said, width = hf.get("target_hidden_size"), target.hidden_size
     if said not in (None, width):
         raise hf.refuse(

@@ -1,4 +1,4 @@
-"""Which EAGLE draft a folder holds, by its config and tensor headers, never by its name."""
+"""Which EAGLE draft a folder holds, judging by its config and tensor headers, never by its name."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MODELOPT_KEYS = {
 }
 
 MASK_HIDDEN = "mask_hidden"
-"""The learned state of rows that stand for tokens not known yet."""
+"""The learned state for rows whose tokens are not known yet."""
 
 
 @dataclass(frozen=True)
 class EagleKind:
-    """``version`` 1 or 3; ``format``: who wrote it, for messages; ``evidence``: what shows it.
-    ``variant``: what a network of that version is called that is made for more."""
+    """``version``: 1 or 3; ``format``: who wrote it, for messages; ``evidence``: the sign.
+    ``variant``: the name of a network of that version that another method extends."""
 
     version: int
     format: str
@@ -45,8 +45,7 @@ class EagleKind:
 
 
 def refuse_relatives(folder: DraftFolder) -> None:
-    """CheckpointError naming what config.json shows of a relative that this version does not
-    run."""
+    """Raise CheckpointError if config.json shows an unsupported relative."""
     eagle = eagle_config(folder.hf)
     if eagle.get("parallel_draft_step") not in (None, 0, 1):
         raise folder.not_run("an EAGLE draft with parallel heads (parallel_draft_step)")
@@ -99,7 +98,7 @@ def detect(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> EagleKind | Non
 
 
 def eagle_config(hf: HfConfig) -> Mapping[str, Any]:
-    """The nested settings of ModelOpt and SpecForge; empty where there are none."""
+    """The nested settings of ModelOpt and SpecForge; empty if there are none."""
     return nested(hf.get("eagle_config"))
 
 

@@ -1,9 +1,9 @@
 """Which hidden states of the target an EAGLE-3 draft reads, in one convention.
 
 Inside trtspec, layer i is the *output* of decoder layer i (0-based), and -1 the embeddings.
-Checkpoints name them in two ways: ModelOpt's ``eagle_config`` by output, as here; the key of the
-same name beside it (vLLM, speculators) by *input*, which is one more. A wrong reading loads
-without a complaint and costs acceptance, so every conversion is reported.
+Checkpoints have two conventions: ModelOpt's ``eagle_config`` names outputs, as here; the top-level
+key of the same name (vLLM, speculators) names *inputs*, which are one more. A wrong reading loads
+without complaint and costs acceptance, so every conversion is reported.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 def read_capture(hf: HfConfig, num_layers: int, states: int) -> Capture:
-    """The states that an EAGLE-3 draft of a target with ``num_layers`` layers reads.
+    """The hidden states that an EAGLE-3 draft of a target with ``num_layers`` layers reads.
 
-    ``states``: how many of them the width of ``fc`` tells; only the defaults look at it. Raises
-    CheckpointError for ids that are no list of different layers of the target, for two lists that
-    disagree, and where nothing names layers and the target has too few for the defaults.
+    ``states``: their number according to the width of ``fc``; only the defaults use it. Raises
+    CheckpointError for ids that are not a list of distinct layers of the target, for two lists that
+    disagree, and if nothing names layers and the target has too few for the defaults.
     """
     nested = eagle_config(hf).get(KEY)
     outputs = _from_outputs(hf, nested, num_layers) if nested else None
@@ -80,8 +80,8 @@ def _defaults(hf: HfConfig, num_layers: int, states: int) -> Capture:
 
 
 def _in_order(layers: tuple[int, ...], source: str, notes: tuple[str, ...]) -> Capture:
-    """Trainers and engines concatenate the states as the target computes them, so a list in
-    another order (ModelOpt once wrote a set) means the same."""
+    """Trainers and engines concatenate the hidden states in the order in which the target computes
+    them, so a list in another order (ModelOpt once wrote a set) means the same."""
     ascending = tuple(sorted(layers))
     if ascending != layers:
         notes = (*notes, f"layers {_list(layers)} are concatenated as they run: {_list(ascending)}")

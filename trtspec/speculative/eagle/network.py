@@ -30,8 +30,8 @@ from trtspec.speculative.hidden_state_network import HiddenStateNetwork
 
 
 class WideLayer(nn.Module):
-    """EAGLE-3's first layer: attention reads the normed embedding and the normed state side by
-    side; the residual is the state itself or, with ``norm_before_residual``, the normed one."""
+    """EAGLE-3's first layer: attention reads the normed embedding next to the normed state; the
+    residual is the state itself or, with ``norm_before_residual``, the normed one."""
 
     def __init__(
         self, eagle: EagleConfig, dtype: torch.dtype, *, formats: NetworkFormats = IN_PANELS
@@ -130,7 +130,8 @@ class EagleDraft(HiddenStateNetwork):
 
     @staticmethod
     def matrices(config: EagleConfig) -> list[Read]:
-        """Those that the first pass of a rollout reads: the projection, the layers', the head."""
+        """The matrices that the first pass of a rollout reads: the projection, the layers', the
+        head."""
         decoder = config.decoder
         first, *rest = decoder.layers
         width = 2 * decoder.hidden_size if config.version == 3 else None
@@ -143,7 +144,8 @@ class EagleDraft(HiddenStateNetwork):
         ]
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
-        """The target's states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first pass."""
+        """The target's hidden states ``[T, n * H_t]`` -> the features ``[T, H]`` of a first
+        pass."""
         if self.config.version == 1:
             return hidden_in
         if self.fc_input_norm is not None:
@@ -163,8 +165,8 @@ class EagleDraft(HiddenStateNetwork):
         caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`):
-        the features of a next pass and the rows that the head reads, both ``[R, H]``."""
+        """One pass over tokens ``[T] i64`` and their features ``[T, H]`` (see `DraftNetwork`): the
+        features for a next pass and the rows that the head reads, both ``[R, H]``."""
         assert features is not None, "an EAGLE network reads features"
         embedded = self.embedding(input_ids)
         *turns, last_turn = self.rotary.of_layers(rows.positions)
@@ -182,6 +184,6 @@ class EagleDraft(HiddenStateNetwork):
 
 
 def _projection(config: EagleConfig) -> Matrix:
-    """What makes a row of the network of the states, or of an embedding and a state."""
+    """Projects hidden states, or an embedding and a state, to a row of the network."""
     hidden = config.decoder.hidden_size
     return Matrix(hidden, config.hidden_in if config.version == 3 else 2 * hidden, "fc")

@@ -1,4 +1,4 @@
-"""The options of EAGLE, and what they share with those of networks that are made like it."""
+"""The options of EAGLE, and those shared with similar networks."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ EAGLE_FOREIGN: Mapping[str, Foreign] = {
 
 @dataclass(frozen=True, kw_only=True)
 class EagleFamilyConfig(ChoicesDecodingConfig, CutVocabularyConfig):
-    """A small network that reads the target's hidden states drafts; beside `TreeDecodingConfig` and
-    `CutVocabularyConfig`:
+    """A small network that reads the target's hidden states drafts; in addition to
+    `TreeDecodingConfig` and `CutVocabularyConfig`:
 
     eagle_choices: a static tree instead of (k, D, N), as EAGLE-1 and Medusa write it: one path per
-    node, the rank of each step among its siblings, such as ((0,), (1,), (0, 0)); also as the JSON
-    text of such a list. k, D and N follow from it; where given as well, they must agree.
+    node, the rank of each step among its siblings, such as ((0,), (1,), (0, 0)); also as JSON text.
+    k, D and N follow from it and must agree if they are given too.
     """
 
     choices_key: ClassVar[str] = "eagle_choices"
@@ -80,11 +80,11 @@ class Eagle3DecodingConfig(EagleFamilyConfig):
 @_eagle_config
 @dataclass(frozen=True, kw_only=True)
 class EagleDecodingConfig(EagleFamilyConfig):
-    """EAGLE-1 and EAGLE-2, which share their checkpoints and differ in the tree only: static
+    """EAGLE-1 and EAGLE-2, which share checkpoints and differ only in the tree: static
     (``eagle_choices``) or dynamic. Options: see `EagleFamilyConfig`.
 
-    eagle3_one_model: TensorRT-LLM's, where "Eagle" means EAGLE-3 as well. Given, with either value,
-    the draft's files say which of the two it is.
+    eagle3_one_model: TensorRT-LLM's, where "Eagle" also means EAGLE-3. If it is given, with either
+    value, the draft's files decide between the two.
     """
 
     method: ClassVar[str] = "eagle"

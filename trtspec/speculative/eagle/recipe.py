@@ -1,4 +1,5 @@
-"""How an EAGLE-3 head is trained: one layer, unrolled over the positions that it will draft."""
+"""The training recipe for EAGLE-3 heads: one layer, unrolled over the positions that it will
+draft."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from trtspec.speculative.recipe import (
 )
 
 _LOSS_DECAY = 0.9
-"""Weight of the loss of a position over that of the one before."""
+"""Weight of a position's loss relative to that of the one before."""
 
 
 def capture_layers(target: ModelConfig) -> tuple[int, ...]:

@@ -19,16 +19,16 @@ EAGLE_VERSIONS = (1, 3)
 class EagleConfig(StateReader):
     """An EAGLE draft network; its variants are these flags, never a checkpoint's name.
 
-    version: 1 (EAGLE-1 and EAGLE-2, which differ in the tree only) or 3. decoder,
+    version: 1 (EAGLE-1 and EAGLE-2, which differ only in the tree) or 3. decoder,
     target_hidden_size, capture_layers, draft_vocab_size, own_embedding, own_head: see
     `StateReader`.
 
     fc_bias: the projection of the states has a bias. first_input_norm: layer 0 norms its input (for
     version 3: the embedding). final_norm: a norm before the head. norm_before_residual: the
     residual of layer 0 is the normed state (version 3). norm_before_fc: one norm over all captured
-    states; fc_norm: one norm for each of them. norm_output: the next pass is fed the normed output.
-    input_norms: a norm of the embedding and one of the state before they are joined (version 1:
-    MTP modules).
+    states; fc_norm: a norm for each of them. norm_output: the next pass gets the normed output.
+    input_norms: norms on the embedding and on the state before they are joined (version 1: MTP
+    modules).
     """
 
     kind: ClassVar[str] = "eagle"
@@ -72,11 +72,11 @@ class EagleConfig(StateReader):
             raise ConfigError("norm_output feeds back the final norm's output, but there is none")
 
     def for_steps(self, num_steps: int) -> EagleConfig:
-        """Itself: one layer is fed its own output, as deep as one likes."""
+        """The config itself: one layer is fed its own output, to any depth."""
         return self
 
     def describe(self) -> str:
-        """The network in one line."""
+        """A one-line description."""
         return (
             f"EAGLE-{self.version}, {self.decoder.num_layers} layers, hidden "
             f"{self.decoder.hidden_size}, {self.draft_vocab_size} of "
@@ -84,10 +84,11 @@ class EagleConfig(StateReader):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EagleConfig:
-        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
+        unknown key."""
         return from_dict(cls, data)

@@ -1,4 +1,4 @@
-"""ExtractHiddenStatesDrafter: drafts nothing; the states of each request go to a file."""
+"""ExtractHiddenStatesDrafter: drafts nothing; the hidden states of each request go to a file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from trtspec.speculative.hidden_states.options import ExtractHiddenStatesConfig
 
 @dataclass
 class _Rows:
-    """The states of a request's first ``count`` tokens, ``[n, num_layers * hidden_size]`` each."""
+    """The hidden states of a request's first ``count`` tokens, ``[n, num_layers * hidden_size]``
+    each."""
 
     states: list[Tensor] = field(default_factory=list)
     count: int = 0
 
 
 class ExtractHiddenStatesDrafter(Drafter):
-    """Collects the states of every row that the target computes, and writes them at the end.
+    """Collects the hidden states of every row that the target computes, and writes them at the end.
 
-    A row exists for each token that was fed: the prompt and the output but its newest token. A
-    request that is preempted loses its rows and computes them again; one that is aborted or fails
-    leaves no file. States stay on the host, ``num_layers * hidden_size`` elements a row, as long as
-    the request runs and until its file is written.
+    There is a row for each token that was fed: the prompt, and the output except its newest token.
+    A preempted request loses its rows and computes them again; an aborted or failed one leaves no
+    file. States stay on the host, ``num_layers * hidden_size`` elements per row, while the request
+    runs and until its file is written.
     """
 
     def __init__(self, config: ExtractHiddenStatesConfig) -> None:
@@ -53,8 +54,9 @@ class ExtractHiddenStatesDrafter(Drafter):
         return DraftBatch.none(len(batch.items))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
-        """Keep the states of accepted rows; a request whose text ended has its file written, and
-        `Request.transfer` is that. May wait for a file, if the disk does not keep up."""
+        """Store the hidden states of accepted rows. The file of a request whose text ended starts
+        being written, as its `Request.transfer`. May wait for a file if the disk does not keep up.
+        """
         for item, hidden in zip(batch.items, result.hidden_of(batch), strict=True):
             request = item.request
             if request.finish_reason == "error":

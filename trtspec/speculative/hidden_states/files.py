@@ -37,7 +37,7 @@ _SAFETENSORS_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float
 
 
 def check_storage(folder: Path) -> None:
-    """ConfigError if files could not be written into the folder, which may be missing."""
+    """Raise ConfigError if files could not be written into the folder, which may not exist yet."""
     try:
         check_folder(folder)
     except OSError as error:
@@ -48,7 +48,7 @@ def check_storage(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what killed writers left behind; files of living ones stay. Returns how many."""
+    """Remove what killed writers left behind, but no files of running ones. Returns how many."""
     removed = 0
     for path in folder.glob(f".*{_UNFINISHED}"):
         with suppress(OSError):  # gone already, or locked by its writer
@@ -68,11 +68,12 @@ def write_hidden_states(
     layers: Sequence[int],
     publish: Callable[[Path, Path], None] | None = None,
 ) -> None:
-    """Write one file: ``rows`` are the states of ``layers``, ``[n, num_layers * hidden_size]`` of
-    consecutive tokens, len(tokens) in all; they are written one by one, never copied as a whole.
+    """Write one file: ``rows`` are the hidden states of ``layers``, ``[n, num_layers *
+    hidden_size]`` of consecutive tokens, len(tokens) in all; they are written one by one, never
+    copied as a whole.
 
-    ``publish`` gives the unfinished file its name, if it is not simply renamed. Whatever fails,
-    nothing is left behind; OSError if it is the disk.
+    ``publish`` gives the unfinished file its name, if it is not simply renamed. After any failure
+    nothing is left behind; OSError if it is the disk's.
     """
     count, width = len(tokens), rows[0].shape[1]
     assert sum(map(len, rows)) == count, "a row a token"
@@ -105,8 +106,8 @@ def write_hidden_states(
 
 
 def read_header(path: Path) -> tuple[int, tuple[int, ...]]:
-    """The tokens of a file, and the layers whose outputs it holds; ConfigError if it is none of
-    these files."""
+    """The tokens of a file, and the layers whose outputs it holds; ConfigError if it is not such a
+    file."""
     try:
         with safe_open(path, framework="pt") as file:
             layers = tuple(json.loads((file.metadata() or {})[_LAYERS]))
@@ -118,7 +119,7 @@ def read_header(path: Path) -> tuple[int, tuple[int, ...]]:
 
 
 class HiddenFile:
-    """A file on its way; a `trtspec.executor.step.request.Transfer`."""
+    """A file being written; a `trtspec.executor.step.request.Transfer`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,7 +131,7 @@ class HiddenFile:
         self._future.add_done_callback(lambda _: done())
 
     def result(self) -> Mapping[str, str]:
-        """Where the file is; EngineError if it could not be written."""
+        """The file's path; EngineError if it could not be written."""
         self._future.result()
         return {HIDDEN_STATES_PATH: str(self.path)}
 
@@ -171,12 +172,12 @@ class HiddenFile:
 class HiddenFileWriter:
     """Writes files of one folder with a pool of threads.
 
-    At most twice as many files as threads are under way or waiting, each with the states of one
-    request in memory; `submit` waits when there are more.
+    At most twice as many files as threads are being written or waiting, each with the hidden states
+    of one request in memory; `submit` blocks when there are more.
     """
 
     def __init__(self, folder: Path, num_threads: int) -> None:
-        """The folder is made if it is missing; ConfigError: it cannot be written to."""
+        """Creates the folder if necessary; ConfigError: it cannot be written to."""
         check_storage(folder)
         folder.mkdir(parents=True, exist_ok=True)
         removed = remove_leftovers(folder)
@@ -191,7 +192,7 @@ class HiddenFileWriter:
     def submit(
         self, request_id: int, tokens: Sequence[int], rows: list[Tensor], layers: Sequence[int]
     ) -> HiddenFile:
-        """Begin to write; ``rows`` and ``tokens`` as in `write_hidden_states`, ``rows`` is emptied
+        """Start writing; ``rows`` and ``tokens`` as in `write_hidden_states`; ``rows`` is emptied
         when they are written."""
         file = HiddenFile(self._folder / f"{self._prefix}-{request_id}.safetensors")
         self._room.acquire()

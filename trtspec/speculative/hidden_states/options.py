@@ -39,7 +39,8 @@ _FOREIGN: Mapping[str, Foreign] = {
 @strict_config()
 @dataclass(frozen=True, kw_only=True)
 class HiddenStatesModelConfig:
-    """The part of a draft's ``hf_config`` that names the states, as vLLM's users write it."""
+    """The part of a draft's ``hf_config`` that names the hidden states, as vLLM's users write
+    it."""
 
     eagle_aux_hidden_state_layer_ids: tuple[int, ...]
 
@@ -80,7 +81,7 @@ class HiddenStatesConnectorConfig:
 )
 @dataclass(frozen=True, kw_only=True)
 class KvTransferConfig:
-    """vLLM's ``kv_transfer_config``, as far as it says where hidden states go."""
+    """vLLM's ``kv_transfer_config``, as far as it says where hidden states are written."""
 
     kv_connector: str
     kv_role: str = "kv_producer"
@@ -107,20 +108,19 @@ class KvTransferConfig:
 @dataclass(frozen=True, kw_only=True)
 class ExtractHiddenStatesConfig(DecodingConfig):
     """Nothing is drafted: the target runs as without speculation, and the hidden states of each
-    request go to a safetensors file in ``shared_storage_path``, to train drafts with.
+    request are written to a safetensors file in ``shared_storage_path``, to train drafts with.
 
-    Which states, in the order of the file, by one of two conventions:
-    capture_layers: the OUTPUT of each of these 0-based layers, -1 for the embeddings, the number of
-    layers for the output of the final norm. Or the name of a method that drafts can be trained for:
-    what a training for this target takes.
-    eagle_aux_hidden_state_layer_ids: vLLM's, here or in `draft_model_config`: the INPUT of each of
-    these layers; 0 for the embeddings, the number of layers for the last layer's output before the
-    final norm. Converted, so that `capture_layers` always holds what was meant, in numbers
-    once `resolve` knows the target.
-    None of them: those that an engine folder was built for.
+    Which hidden states, in the order of the file, in one of two conventions. capture_layers: the
+    OUTPUT of each of these 0-based layers, -1 for the embeddings, the number of layers for the
+    output of the final norm; or the name of a trainable method: what its training needs for this
+    target. eagle_aux_hidden_state_layer_ids: vLLM's, here or in `draft_model_config`: the INPUT of
+    each of these layers; 0 for the embeddings, the number of layers for the last layer's output
+    before the final norm. They are converted, so that `capture_layers` always holds what was meant,
+    as numbers once `resolve` knows the target. By default those that an engine folder was built
+    for.
 
     num_writer_threads: files written at the same time. max_draft_len (`num_speculative_tokens`) may
-    be given as 1, as vLLM demands.
+    be given as 1, as vLLM requires.
     """
 
     method: ClassVar[str] = "extract_hidden_states"
@@ -176,14 +176,14 @@ class ExtractHiddenStatesConfig(DecodingConfig):
         )
 
     def resolve(self, drafts: DraftsAtHand) -> ExtractHiddenStatesConfig:
-        """With the layers of a method that is named in their place; ConfigError for one that no
-        drafts are trained for."""
+        """With the layers of a named method instead of its name; ConfigError if its drafts cannot
+        be trained."""
         if not isinstance(self.capture_layers, str):
             return self
         return replace(self, capture_layers=drafts.training_layers(self.capture_layers))
 
     def captured_layers(self, num_layers: int) -> tuple[int, ...]:
-        """`capture_layers` of a target with so many; ConfigError if it does not have them, or if
+        """`capture_layers` of a target with that many layers; ConfigError if they do not exist, or
         none are named."""
         layers, inputs = self.capture_layers, self.eagle_aux_hidden_state_layer_ids
         assert not isinstance(layers, str), "it was resolved"
@@ -222,7 +222,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
         return replace(self, capture_layers=captured)
 
     def ready(self, transfer: KvTransferConfig | None) -> ExtractHiddenStatesConfig:
-        """With the folder that is written to. Nothing is written yet.
+        """With the output folder. Nothing is written yet.
 
         Raises:
             ConfigError: no folder is named, or it cannot be written to.
@@ -255,7 +255,7 @@ class ExtractHiddenStatesConfig(DecodingConfig):
         )
 
     def _read_inputs(self) -> None:
-        """Gather vLLM's ids from where they may stand, and convert them."""
+        """Collect vLLM's ids from wherever they are given, and convert them."""
         inputs = self.eagle_aux_hidden_state_layer_ids
         if self.draft_model_config is not None:
             nested = self.draft_model_config.hf_config.eagle_aux_hidden_state_layer_ids
@@ -293,7 +293,7 @@ def _check_ids(key: str, ids: tuple[int, ...], low: int) -> None:
 
 
 def layers_from_a_command_line(options: Mapping[str, Any], parse: object) -> Mapping[str, Any]:
-    """The name of a method as ``capture_layers``, which a command line makes a list of one word."""
+    """A method's name as ``capture_layers``, which a command line turns into a list of one word."""
     match options.get("capture_layers"):
         case [str() as method] if not method.lstrip("-").isdecimal():
             return {**options, "capture_layers": method}

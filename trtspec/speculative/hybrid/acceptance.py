@@ -1,4 +1,4 @@
-"""Acceptance: how likely a drafter's nodes are to be accepted, learned while serving."""
+"""Acceptance: the probability that a drafter's nodes are accepted, learned while serving."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LEAST, _MOST = 0.01, 0.99  # chances are kept off 0 and 1: both are always poss
 
 
 class Drift:
-    """How acceptance of one text has lately differed from what was expected, as an exponent.
+    """How acceptance in one text has recently differed from what was expected, as an exponent.
 
-    A row with drafts *hits* if one of them carries its next token. With shares h of rows that hit
-    and x that were expected to, a chance p has lately been p ** (ln h / ln x), which changes the
-    chances along a path alike. 1: nothing has changed.
+    A row with drafts *hits* if one of them carries its next token. If a share h of rows hits, and a
+    share x was expected to, a probability p has recently become p ** (ln h / ln x), which changes
+    the probabilities along a path alike. 1: no change.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Drift:
         self.exponent = 1.0
 
     def observe(self, rows: int, hits: int, expected: float) -> None:
-        """Add that many rows, of which `hits` hit and `expected` were expected to."""
+        """Add that many rows, of which `hits` hit and `expected` were expected to hit."""
         self._hits.observe(hits / rows, rows)
         self._expected.observe(expected / rows, rows)
         rates = (min(max(m.value, _LEAST), _MOST) for m in (self._hits, self._expected))
@@ -43,14 +43,14 @@ class Drift:
 
 
 class Acceptance:
-    """Calibrates the scores of one drafter by what became of its earlier nodes, of all texts and of
-    each request, and knows its usual tree.
+    """Calibrates the scores of one drafter by the outcome of its earlier nodes, over all texts and
+    for each request, and knows its typical tree.
 
-    A node whose parent is accepted has a cell by its depth and by the probability that the drafter
-    gives it, in levels (`DraftBatch.calibrated`). Its chance is the share of nodes in the cell that
-    were accepted, drawn towards that of its level at all depths, and that towards the drafter's own
-    figure, while there are few. The chance of a path is the product along it, to the power of the
-    request's `Drift`. drifts: by request.
+    A node whose parent is accepted belongs to a cell by its depth and by the level of the
+    probability that the drafter gives it (`DraftBatch.calibrated`). Its estimate is the share of
+    nodes in the cell that were accepted, shrunk towards that of its level at all depths, which is
+    itself shrunk towards the drafter's own figure, while counts are small. The estimate for a path
+    is the product along it, to the power of the request's `Drift`. drifts: by request.
     """
 
     def __init__(self, max_nodes: int, max_depth: int) -> None:
@@ -65,15 +65,16 @@ class Acceptance:
         self._estimate()
 
     def gains(self, ids: Sequence[int]) -> Tensor:
-        """Ln of a node's chance once its parent is right, for these requests [depths, levels]."""
+        """Ln of a node's probability given that its parent is right, for these requests [depths,
+        levels]."""
         exponents = self._exponents(ids)
         return self._gains * (sum(exponents) / len(exponents))
 
     def calibrate(
         self, ids: Sequence[int], drafts: DraftBatch, depths: Sequence[int]
     ) -> DraftBatch:
-        """What was drafted for these requests, which allow trees of those ``depths``, with the ln
-        of the estimated chances of the paths as scores."""
+        """The drafts for these requests, which allow trees of those ``depths``, with the ln of the
+        estimated path probabilities as scores."""
         if not any(drafts.counts):
             return drafts
         self._estimate()
@@ -88,8 +89,8 @@ class Acceptance:
         return found
 
     def usual(self, ids: Sequence[int], hope: float, depths: Sequence[int]) -> Floats:
-        """Chances ``[B, max_nodes]`` of the nodes that it would draft for these requests, which
-        allow trees of those ``depths``, with a share of what is hoped of them."""
+        """Probabilities ``[B, max_nodes]`` of the nodes that it would draft for these requests,
+        which allow trees of those ``depths``, including the optimism for unknown drafters."""
         limits = np.minimum(depths, self._max_depth)
         usual: Floats = np.stack([self._usual_of(depth).value for depth in limits.tolist()])
         usual = usual ** np.array(self._exponents(ids))[:, None]
@@ -105,8 +106,8 @@ class Acceptance:
         tokens: Sequence[int],
         verified: DraftBatch | None,
     ) -> None:
-        """The target emitted `tokens` behind the root of a request, that item of ``drafts``, which
-        have their drafter's scores. The children of each row on the way are known to be right or
+        """The target emitted `tokens` after the root of a request, that item of ``drafts``, which
+        have their drafter's scores. The children of each row on the path are known to be right or
         wrong, verified or not; with `verified`, only nodes that the item has there count."""
         rows, taken, cells = drafts.outcomes(item, tokens, verified, (NUM_DEPTHS, NUM_LEVELS))
         if not rows:
@@ -118,7 +119,7 @@ class Acceptance:
         self.drifts.setdefault(request_id, Drift()).observe(rows, sum(taken), expected)
 
     def _usual_of(self, depth: int) -> Mean:
-        """What is known of requests of that depth; at first, what deeper ones are drafted."""
+        """What is known for requests of that depth; at first, what deeper ones are drafted."""
         deepest = self._usual[self._max_depth].value
         return self._usual.setdefault(depth, Mean(_USUAL_HALF_LIFE, deepest))
 
@@ -126,7 +127,7 @@ class Acceptance:
         return [self.drifts[i].exponent if i in self.drifts else 1.0 for i in ids]
 
     def _estimate(self) -> None:
-        """Estimate all chances anew."""
+        """Recompute all estimates."""
         trust = _TRUST_IN_DRAFTER
         verified, accepted = self._counts.reshape(2, NUM_DEPTHS, NUM_LEVELS)
         level = (accepted.sum(0) + trust * self._own) / (verified.sum(0) + trust)

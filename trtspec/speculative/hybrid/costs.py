@@ -1,4 +1,4 @@
-"""Costs: the seconds of calls by their sizes, on a machine that changes its speed."""
+"""Costs: the seconds of calls by size, on a machine whose speed varies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _POINT_HALF_LIFE = 35.0  # calls of a size: fewer believe noise, more forget a c
 _TRUST = 2.0  # calls that a profiled point counts for: fewer would believe one call in a burst
 _OUTLIER = 3.0  # times the expected seconds: a longer call was a pause, and counts as that long
 _SIZES = np.array(sorted({1, *(n << i for n in (2, 3) for i in range(20))}))
-"""Rows at which there is a mean: more of them learn from fewer calls each, fewer miss a knee."""
+"""Numbers of rows with a mean of their own: more of them learn from fewer calls each, fewer miss a
+knee."""
 
 
 class Mean:
-    """A running mean: over all at first, then older ones fade. value, count: of these."""
+    """A running mean: over all values at first, then older ones fade. value, count: of these."""
 
     def __init__(self, half_life: float, value: Any = 0.0, count: float = 0.0) -> None:
         self.value, self.count, self._most = value, count, half_life / math.log(2)
@@ -38,13 +39,13 @@ class Mean:
 class CostTable:
     """Expected seconds of one kind of call by its rows, on the machine at its usual speed.
 
-    It has a running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), read by linear interpolation;
-    beyond the last that was seen the mean slope goes on. What is smaller takes no longer, as a busy
-    machine makes calls slower, never faster. Rows are those that an engine pads a call to; cached
-    tokens add as much of the smallest call as their bytes are of the weights'.
+    It has a running mean at some sizes (1, 2, 3, 4, 6, 8, 12, ...), interpolated linearly, and
+    extrapolated with the mean slope. Smaller calls take no longer than larger ones: a busy machine
+    makes calls slower, never faster. Rows are those that an engine pads a call to; cached tokens
+    add to the smallest call in proportion to their bytes relative to the weights'.
 
-    speed: what an engine's calls take now, as a multiple: one factor for all sizes, as it changes
-    nothing of what pays.
+    speed: the current duration of an engine's calls, as a multiple: one factor for all sizes, since
+    it does not change what pays.
     """
 
     def __init__(self) -> None:
@@ -57,9 +58,9 @@ class CostTable:
         self, timed: Callable[[int], float | None], largest: int, engine: CountedEngine
     ) -> None:
         """Measure calls of up to `largest` rows within about PROFILE_SECONDS, the smallest first,
-        in two rounds or more, of which the fastest call counts: what the machine does beside seldom
-        lasts for all. `timed`: makes a call of so many rows and returns its seconds; None: it
-        cannot. ``engine``: that pads, and reads cached tokens."""
+        in two rounds or more, of which the fastest call counts: other load rarely lasts for all of
+        them. `timed`: makes a call of that many rows and returns its seconds; None: it cannot.
+        ``engine``: pads calls and reads cached tokens."""
         self._engine, self._padded = engine, lru_cache(1 << 14)(engine.padded_rows)
         if None in [timed(1) for _ in range(_SET_UPS)]:
             return
@@ -77,11 +78,11 @@ class CostTable:
         self._update()
 
     def at(self, requests: int, rows: int, context: int = 0) -> float:
-        """Expected seconds; 0 before anything was measured. ``context``: cached tokens in all."""
+        """Expected seconds; 0 before anything was measured. ``context``: cached tokens in total."""
         return float(self.run(requests, rows, 1, context)[0])
 
     def run(self, requests: int, rows: int, count: int, context: int = 0) -> Floats:
-        """`at` of ``count`` numbers of rows from ``rows`` on."""
+        """`at` for ``count`` numbers of rows from ``rows`` on."""
         sizes, read = list(range(rows, rows + count)), 0.0
         if self._engine is not None:
             sizes = [self._padded(requests, size) for size in sizes]
@@ -89,7 +90,8 @@ class CostTable:
         return np.asarray(np.interp(sizes, _SIZES, self._seconds) + read)
 
     def observe(self, seconds: float, requests: int, rows: int, context: int = 0) -> None:
-        """A call took that long. A table moves by the ratio to what was expected, never below 0."""
+        """Record the duration of a call. A table moves by the ratio to what was expected, never
+        below 0."""
         speed, size = self.speed, rows
         expected = self.at(requests, rows, context) or seconds / speed.value
         if not expected:
@@ -105,7 +107,7 @@ class CostTable:
         self._update()
 
     def _update(self) -> None:
-        """Rising, and read on beyond what is known: a flat end would make rows free."""
+        """Keep the table ascending, also beyond what is known: a flat end would make rows free."""
         known = sorted(self._means)
         sizes, seconds = _SIZES[known], np.array([self._means[i].value for i in known])
         seconds = np.minimum.accumulate(seconds[::-1])[::-1]

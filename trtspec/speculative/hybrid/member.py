@@ -1,4 +1,4 @@
-"""Member: one drafter of a union, with what has been learned of its drafts and their cost."""
+"""Member: one drafter of a union, with what was learned about its drafts and their cost."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _CATCHES_UP_FOR = 32  # tokens at most that share a catch-up: more bet on texts 
 
 
 class Member:
-    """Asks a drafter for its trees, calibrates them (`Acceptance`), and knows what that takes.
+    """Asks a drafter for its trees, calibrates them (`Acceptance`), and knows their cost.
 
-    idle: steps since it was last asked. probe: when it is hoped again. worth: of one without an
-    engine, tokens a request that asking it adds. costs: of asking it, by the rows that are fed.
+    idle: steps since it was last asked. probe: when it is tried again. worth: for a drafter without
+    an engine, tokens per request that asking it adds. costs: of asking it, by the rows that are
+    fed.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class Member:
         engine: CountedEngine | None = None,
         cache: DraftCache | None = None,
     ) -> None:
-        """``engine``: what the drafter drafts with, if it has one, to be timed. ``cache``: what
-        the engine keeps its K/V in, if it does."""
+        """``engine``: the drafter's engine, if it has one, to be timed. ``cache``: the engine's K/V
+        cache, if any."""
         self.drafter, self._engine, self._cache = drafter, engine, cache
         self.has_engine = drafter.needs.has_draft_engine
         # It makes up for steps that it was not told of, if it reads tokens alone, and its cache has
@@ -62,7 +63,7 @@ class Member:
             )
 
     def draft(self, plan: StepPlan, clock: Callable[[], float], pace: float = 0.0) -> DraftBatch:
-        """Its drafts for these items of a step, which may have nodes, calibrated. ``pace``: see
+        """Its calibrated drafts for these items of a step, which may have nodes. ``pace``: see
         `StepPlan`."""
         self.idle, requests = 0, [item.request for item in plan.items]
         ids = [request.id for request in requests]
@@ -78,12 +79,13 @@ class Member:
         return self.acceptance.calibrate(ids, self._drafts, _depths(requests))
 
     def usual(self, requests: Sequence[Request]) -> Floats:
-        """Chances ``[B, max_nodes]`` of what it would draft for these."""
+        """Probabilities ``[B, max_nodes]`` of what it would draft for these."""
         ids = [request.id for request in requests]
         return self.acceptance.usual(ids, self.probe.hope, _depths(requests))
 
     def seconds(self, requests: Sequence[Request], context: int = 0) -> float:
-        """What drafting for these should take, with a share of catching up on their texts."""
+        """The expected time of drafting for these, including a share of catching up on their
+        texts."""
         rows = 0.0
         for request in requests:
             behind, left = self._behind(request), max(request.remaining_tokens, 1)
@@ -94,8 +96,8 @@ class Member:
         self, batch: StepPlan, result: StepResult, adapts: bool, verified_only: bool
     ) -> Sequence[tuple[int, ...]]:
         """See `Drafter.on_accepted`; its drafts of the step are compared with what the target
-        emitted. ``verified_only``: those that were verified, where the rule of acceptance is not
-        the target's own. Where it ``adapts``, one that did not draft hears only of what it cannot
+        emitted. ``verified_only``: only those that were verified, if the acceptance rule is not the
+        target's own. If it ``adapts``, a drafter that did not draft is only told what it cannot
         make up for, and is fed nothing."""
         drafts, self._drafts = self._drafts, None
         if drafts is not None:
@@ -112,15 +114,15 @@ class Member:
         return [() if cache is None else (cache.committed(i.request),) for i in batch.items]
 
     def release(self, request_id: int) -> None:
-        """Forget a request; unknown ids are ignored. If its step is under way, that has failed, and
-        nothing will be known of any of its drafts."""
+        """Forget a request; unknown ids are ignored. If its step is under way, that step has
+        failed, and the outcome of its drafts remains unknown."""
         self._drafts = None
         self.acceptance.drifts.pop(request_id, None)
         self.drafter.release(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
-        """See `Drafter.live_requests`: the drafter's, and those that more is known of here."""
+        """See `Drafter.live_requests`: the drafter's, and those of which more is stored here."""
         return self.acceptance.drifts.keys() | self.drafter.live_requests
 
     def _behind(self, request: Request) -> int:

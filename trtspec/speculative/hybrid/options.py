@@ -1,5 +1,5 @@
-"""HybridDecodingConfig: several methods draft, the union of their trees is verified at once; and
-AutoDecodingConfig: speculation without a choice of method."""
+"""HybridDecodingConfig: several methods draft, and the union of their trees is verified at once.
+AutoDecodingConfig: speculation without choosing a method."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _OF_ALL = " holds for the drafts of all; write it beside `drafters`"
 class HybridDecodingConfig(DecodingConfig):
     """Every drafter proposes a tree of its own; their union, merged by token path, is verified.
 
-    drafters: the configs of two or more methods, each with its own options; where there is room for
-    some of the nodes only, it goes to those that are likeliest to be accepted, by what has become
-    of the drafts of each. With adaptive=True, one with a network drafts only in the steps where
-    what it should add to the others is worth its time. num_draft_tokens: N, the rows of the union
-    that are verified, the root included (also `speculative_num_draft_tokens`); left out, those of
-    the largest drafter. max_total_draft_tokens: the same without the root, N - 1.
-    max_draft_len: follows from the drafters; the depth of the deepest.
+    drafters: the configs of two or more methods, each with its own options. If there is only room
+    for some of the nodes, it goes to those most likely to be accepted, judging by the earlier
+    drafts of each. With adaptive=True, a drafter with a network only drafts in steps where its
+    expected contribution is worth its time. num_draft_tokens: N, rows of the union that are
+    verified, the root included (also `speculative_num_draft_tokens`); by default those of the
+    largest drafter. max_total_draft_tokens: the same without the root, N - 1. max_draft_len:
+    follows from the drafters; the depth of the deepest.
     """
 
     method: ClassVar[str] = "hybrid"
@@ -125,13 +125,13 @@ class HybridDecodingConfig(DecodingConfig):
 )
 @dataclass(frozen=True, kw_only=True)
 class AutoDecodingConfig(DecodingConfig):
-    """What needs no thought: suffix decoding, and the draft if there is one, as a hybrid with
-    `adaptive=True`, so that what does not pay is left out in every step.
+    """Speculation without choices: suffix decoding and the draft, if there is one, as a hybrid with
+    `adaptive=True`, so that whatever does not pay is left out in each step.
 
-    speculative_model: directory or id of a draft checkpoint of any kind, which its files tell (also
-    `model`, `draft_model`). Left out: none, or those that an engine folder holds. max_draft_len: D,
-    steps of that draft (also `num_speculative_tokens`); left out, at most 12 of a draft model on a
-    CPU, whose drafts end where they do not pay, else 5, or what its kind says.
+    speculative_model: directory or id of a draft checkpoint of any kind, as determined by its files
+    (also `model`, `draft_model`). By default none, or those in the engine folder. max_draft_len: D,
+    steps of that draft (also `num_speculative_tokens`); by default at most 12 for a draft model on
+    a CPU, whose drafts end where they do not pay, otherwise 5, or what its kind says.
     """
 
     method: ClassVar[str] = "auto"
@@ -155,7 +155,7 @@ class AutoDecodingConfig(DecodingConfig):
             self._check_common()
 
     def resolve(self, drafts: DraftsAtHand) -> DecodingConfig:
-        """By the files of the draft, or with the drafts that an engine folder holds."""
+        """By the files of the draft, or with the drafts in an engine folder."""
         drafters: tuple[DecodingConfig, ...] = () if drafts.built is None else drafts.built.members
         if self.speculative_model is not None:
             draft = drafts.method_for(self.speculative_model)
@@ -172,7 +172,7 @@ class AutoDecodingConfig(DecodingConfig):
 
 
 def parse_drafters(options: Mapping[str, Any], parse: Parser) -> Mapping[str, Any]:
-    """The options with configs of the drafters; errors name the one that they are about."""
+    """The options with the drafters' configs; errors name the drafter that they concern."""
     drafters = options.get("drafters")
     if not isinstance(drafters, (list, tuple)):
         raise ConfigError(

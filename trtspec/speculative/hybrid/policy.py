@@ -17,8 +17,8 @@ _LONGEST_BETWEEN = 0.5  # of a step: more time to the next one is waiting for re
 
 
 class Step:
-    """requests: those that generate. rows: that are fed without drafts, of prompts too. context:
-    cached tokens. plain: seconds of one without drafts and prompts; 0.0: unknown. spent: expected
+    """requests: those that generate. rows: fed without drafts, including prompts. context: cached
+    tokens. plain: seconds of a step without drafts and prompts; 0.0: unknown. spent: expected time
     of drafting. nodes, tokens: verified, emitted. asked: who drafted. costs: by nodes verified."""
 
     def __init__(self, requests: int, rows: int, context: int, began: float, plain: float) -> None:
@@ -31,16 +31,16 @@ class Step:
 
 
 class Policy:
-    """Takes what brings the most tokens a second: no drafter, one, or several.
+    """Chooses what brings the most tokens per second: no drafter, one, or several.
 
-    A member without an engine is asked while what its nodes are worth, in the mean of late, exceeds
-    the price of asking. By what those drafted it is chosen which engines draft as well, and a node
-    is verified while its chance exceeds the price of its row: the seconds that the row adds to the
-    target's call, times the tokens a second of late. This marginal rule gives the best mean speed.
-    What is not known is hoped to be good, so that an engine is tried where it would pay if it were;
-    what has become of its drafts takes the place of that hope, which its `Probe` renews.
+    A member without an engine is asked while the recent value of its nodes exceeds the price of
+    asking. Given what those drafted, it is decided which engines draft as well. A node is verified
+    while its probability exceeds the price of its row: the seconds that the row adds to the
+    target's call, times the current tokens per second. This marginal rule maximises mean speed.
+    Unknown drafters are assumed to be good, so that an engine is tried where it would pay if it
+    were; the outcome of its drafts replaces that optimism, which its `Probe` renews.
 
-    Decisions rest on earlier steps and on what drafters say of their nodes, never on what becomes
+    Decisions rest on earlier steps and on what drafters say about their nodes, never on the outcome
     of the nodes at hand. Seconds are those of the machine at its usual speed.
     """
 
@@ -51,16 +51,16 @@ class Policy:
         self._weighed = 0  # requests of the step in which these were chosen; 0: to be chosen anew
 
     def step(self, requests: int, rows: int, context: int = 0, began: float = 0.0) -> Step:
-        """A step that begins."""
+        """A step begins."""
         return Step(requests, rows, context, began, self._target.at(requests, requests, context))
 
     def pace(self, step: Step) -> float:
-        """Tokens a second of late, at least those without drafts; 0.0: unknown."""
+        """Current tokens per second, at least those without drafts; 0.0: unknown."""
         speed_up = max(self._speed_up.value, 1.0)
         return speed_up * step.requests / step.plain if step.plain else 0.0
 
     def skips(self, requests: int) -> bool:
-        """Whether nothing drafts in the step to come; asked once a step."""
+        """Whether nothing drafts in the coming step; asked once per step."""
         step = self.step(requests, requests)
         off = [m for m in self._members if m.idle and not self._is_on(m, step)]
         for member in self._members:
@@ -79,7 +79,7 @@ class Policy:
     def choose(
         self, step: Step, requests: Sequence[Request], drafts: Mapping[Member, DraftBatch]
     ) -> Sequence[Member]:
-        """The engines that draft beside those members that have."""
+        """The engines that draft in addition to those members."""
         engines = [member for member in self._members if member.has_engine]
         usual = {e: e.usual(requests) for e in engines}
         seconds = {e: e.seconds(requests, step.context) for e in engines}
@@ -102,7 +102,7 @@ class Policy:
         return best
 
     def count(self, step: Step, chances: Floats) -> int:
-        """How many nodes are verified, of those with these ``chances`` (see `DraftBatch`)."""
+        """How many nodes are verified, given these ``chances`` (see `DraftBatch`)."""
         nodes, tokens, seconds = self._best(step, chances, step.spent)
         if step.is_pure and step.plain:
             self._speed_up.observe(tokens / step.requests / (seconds / step.plain))
@@ -111,7 +111,7 @@ class Policy:
         return int(np.count_nonzero(chances)) if tried else nodes
 
     def close(self, step: Step, now: float) -> None:
-        """The next step begins: learn what this one took."""
+        """The next step begins: learn how long this one took."""
         if not step.is_pure:
             for member in self._members:
                 member.probe.hasten(at_once=not member.has_engine)
@@ -128,15 +128,15 @@ class Policy:
                 member.probe.drafted(lost)
 
     def _is_on(self, member: Member, step: Step) -> bool:
-        """Whether a member pays, by what is known of it and hoped."""
+        """Whether a member pays, by what is known and assumed."""
         if member.has_engine:
             return member in self._chosen
         price = self.pace(step) * member.costs.at(step.requests, step.requests) / step.requests
         return member.probe.hope >= 0.5 or bool(member.worth.value > price)
 
     def _best(self, step: Step, chances: Floats, spent: float) -> tuple[int, float, float]:
-        """The best number of nodes, of those with these ``chances``, with the tokens and seconds of
-        such a step."""
+        """The best number of nodes, given these ``chances``, with the tokens and seconds of such a
+        step."""
         pace, ranks = self.pace(step), -np.sort(-chances[chances > 0])
         if len(step.costs) <= len(ranks):
             step.costs = self._target.run(step.requests, step.rows, len(ranks) + 1, step.context)
@@ -150,7 +150,7 @@ class Policy:
 
 
 def _either(a: Floats, b: Floats) -> Floats:
-    """Chances of the nodes of two drafters together, as if the better of each rank counted."""
+    """Probabilities of two drafters' nodes together, as if the better of each rank counted."""
     longer, other = (a, b) if a.shape[1] > b.shape[1] else (b, a)
     both = longer.copy()
     np.maximum(longer[:, : other.shape[1]], other, out=both[:, : other.shape[1]])

@@ -1,4 +1,4 @@
-"""UnionDrafter: several drafters propose, the best nodes of all are verified, once."""
+"""UnionDrafter: several drafters propose, and the best nodes of all are verified once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from trtspec.speculative.hybrid.policy import Policy, Step
 
 
 class UnionDrafter(Drafter):
-    """Merges the trees of its members by token path and gives the rows of a step to the nodes that
-    are likeliest to be accepted, of the whole batch. The chance of a node is the highest that a
-    member gives its path. Whom it asks, and how many nodes are verified, is up to the `Policy`.
-    """
+    """Merges the trees of its members by token path and gives the rows of a step to the nodes most
+    likely to be accepted in the whole batch. A node's probability is the highest that a member
+    gives its path. The `Policy` decides whom to ask, and how many nodes are verified."""
 
     def __init__(
         self,
@@ -31,8 +30,8 @@ class UnionDrafter(Drafter):
         has_own_rule: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``adapts``: draft and verify what pays; False: as much as there may be.
-        ``has_own_rule``: an `AcceptanceRule` accepts drafts, not the target's own choice."""
+        """``adapts``: draft and verify what pays; False: as much as possible. ``has_own_rule``: an
+        `AcceptanceRule` accepts drafts, not the target's own choice."""
         self.needs, self.target_cost = needs, CostTable()
         self._sources = {member: source for source, member in enumerate(members)}
         self._members = sorted(members, key=lambda member: member.has_engine)

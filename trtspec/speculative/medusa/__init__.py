@@ -1,1 +1,1 @@
-"""Medusa: heads on the target's newest state each guess one token further ahead."""
+"""Medusa: heads on the target's newest hidden state, each guessing one token further ahead."""

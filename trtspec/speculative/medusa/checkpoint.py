@@ -27,12 +27,12 @@ from trtspec.speculative.medusa.options import MedusaDecodingConfig
 from trtspec.speculative.medusa.shape import MedusaConfig
 
 FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
-"""Where FasterDecoding keeps the heads, apart from any model; the first one found is read."""
+"""Where FasterDecoding keeps heads without their model; the first one found is read."""
 
 _PREFIXES = re.compile(r"medusa_heads?\.(?=\d+\.)")
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(linear\.)?(?:weight|bias)")
 _BASE = (r"model\..+", r"lm_head\.weight")
-"""The model that ModelOpt saves with the heads: the target, which has a folder of its own."""
+"""The model that ModelOpt saves along with the heads: the target, which has a folder of its own."""
 
 Headers = Mapping[str, TensorHeader]
 
@@ -47,10 +47,10 @@ class MedusaReading:
 
 
 def _heads(folder: DraftFolder) -> dict[str, TensorHeader]:
-    """The tensors of FasterDecoding's file or, without one, of the folder's model; of heads by the
-    names ``{head}.{layer}.*``, whatever stands before them.
+    """The tensors of FasterDecoding's file or, without one, of the folder's model; heads by the
+    names ``{head}.{layer}.*``, whatever their prefix.
 
-    Raises CheckpointError as `read_any_headers`, and when two come to one name.
+    Raises CheckpointError like `read_any_headers`, and if two tensors get one name.
     """
     path = folder.path
     file = next((path / name for name in FILES if (path / name).is_file()), None)
@@ -87,10 +87,10 @@ def describe_medusa(headers: Headers) -> str:
 
 
 def read_medusa(hf: HfConfig, headers: Headers, target: ModelConfig) -> MedusaReading:
-    """Resolve heads, as `_heads` names them, against their target.
+    """Resolve heads, as named by `_heads`, against their target.
 
-    Raises CheckpointError, before a weight is read, where they cannot fit; missing tensors, those
-    without a use, and found and expected sizes are named.
+    Raises CheckpointError, before a weight is read, if they cannot fit; missing and unused tensors,
+    and found and expected sizes, are named.
     """
     heads, blocks = _count(headers)
     if not heads:
@@ -123,7 +123,8 @@ def read_medusa(hf: HfConfig, headers: Headers, target: ModelConfig) -> MedusaRe
 
 
 def _count(headers: Headers) -> tuple[int, int]:
-    """Heads, and blocks of each: as many as any one has; what the others lack is then missing."""
+    """Numbers of heads and of blocks per head: the maximum found; whatever others lack is then
+    missing."""
     places = [place for place in map(_PLACE.fullmatch, headers) if place]
     heads = max((int(place.group(1)) + 1 for place in places), default=0)
     blocks = max((int(place.group(2)) + 1 for place in places if place.group(3)), default=0)
@@ -131,8 +132,8 @@ def _count(headers: Headers) -> tuple[int, int]:
 
 
 def _compare(hf: HfConfig, heads: int, blocks: int) -> list[str]:
-    """What config.json says, against the tensors. FasterDecoding's often says fewer heads than
-    there are; all can be used then."""
+    """Compare config.json with the tensors. FasterDecoding's often states fewer heads than there
+    are, all of which can be used."""
     said = nested(hf.get("medusa"))
     layers = hf.get("medusa_num_layers", said.get("num_medusa_layers"))
     if layers not in (None, blocks):
@@ -193,7 +194,7 @@ def _of_target(names: Collection[str], num_layers: int) -> set[str]:
 
 
 IN_TARGET = AuxiliaryWeights(_of_target, key="medusa", class_prefix="Medusa")
-"""ModelOpt saves heads inside their target, which is the model that its config describes."""
+"""ModelOpt saves heads inside their target, the model that its config describes."""
 MEDUSA_READER = DraftReader(
     "Medusa heads", recognises, lambda folder: describe_medusa(_heads(folder)), _read, rank=50
 )

@@ -1,4 +1,4 @@
-"""Static trees for heads nobody has measured: the nodes most likely to be accepted."""
+"""Default static trees for heads that nobody has measured: the nodes most likely to be accepted."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trtspec.config.tree import MAX_TOPK, Choices
 
 FIRST_HIT = 0.6
 NEXT_HEAD = 0.8
-"""What is assumed of the heads: the first guess of head h is right with a probability of
-FIRST_HIT * NEXT_HEAD^h, guess r (from 0) with (r + 1)^-2 of that."""
+"""Assumption about the heads: the first guess of head h is right with a probability of FIRST_HIT *
+NEXT_HEAD^h, guess r (from 0) with (r + 1)^-2 of that."""
 LEAST_CHANCE = 0.025
 """A default tree ends where the next node would be accepted less often than this."""
 
@@ -17,12 +17,12 @@ _Heap = list[tuple[float, tuple[int, ...]]]
 
 
 def default_choices(num_heads: int, num_nodes: int | None = None) -> Choices:
-    """The ``num_nodes`` most probable paths over ``num_heads`` heads, or all that are accepted with
-    a probability of `LEAST_CHANCE` or more.
+    """The ``num_nodes`` most probable paths over ``num_heads`` heads, or all those with a
+    probability of at least `LEAST_CHANCE`.
 
     The expected number of accepted drafts of a tree is the sum of its nodes' probabilities, so
-    taking the most probable node next is the best tree of every size. The first path goes through
-    all heads whatever its chance: they are what was asked for.
+    adding the most probable node next yields the best tree of every size. The first path goes
+    through all heads whatever its probability, since they were asked for.
     """
     spine = tuple((0,) * depth for depth in range(1, num_heads + 1))
     chosen = set(spine)

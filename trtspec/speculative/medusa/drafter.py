@@ -1,4 +1,5 @@
-"""MedusaDrafter: heads on the target's newest state draft, one engine call a step."""
+"""MedusaDrafter: drafts with heads on the target's newest hidden state, one engine call per
+step."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from trtspec.speculative.rollout_drafter import RolloutDrafter, rollout_needs
 
 
 class MedusaDrafter(RolloutDrafter):
-    """Drafts from the target's state of the newest accepted row, the one before the root's.
+    """Drafts from the target's hidden state of the newest accepted row, the one before the root's.
 
-    Nothing else is kept of a request. One whose whole prompt but the root came out of the prefix
-    cache has no state yet: it drafts nothing in its first step, which, as a prefill does, emits one
-    token.
+    Nothing else is stored per request. If all of a request's prompt but the root came from the
+    prefix cache there is no state yet: nothing is drafted in the first step, which emits one token
+    like a prefill.
     """
 
     def __init__(self, engine: HeadsEngine, config: MedusaDecodingConfig) -> None:

@@ -1,6 +1,6 @@
-"""Medusa heads: each guesses one token further ahead, all from the target's newest state.
+"""Medusa heads: each guesses one token further ahead, all from the target's newest hidden state.
 
-The state at position p says the token at p + 1 by the target's own head, which is the root of the
+From the state at position p the target's own head predicts the token at p + 1, the root of the
 tree; head h (from 0) guesses the token at p + h + 2, a node at depth h + 1. (Medusa: Cai et al.,
 arXiv 2401.10774.)
 """
@@ -51,7 +51,7 @@ class MedusaHead(nn.Module):
         self.lm_head = Linear(hidden, vocab, dtype, format=head_format) if own_head else None
 
     def ready(self, x: Tensor) -> Tensor:
-        """States ``[B, H]`` -> what the matrix to the vocabulary reads, ``[B, H]``."""
+        """Hidden states ``[B, H]`` -> the input of the vocabulary matrix, ``[B, H]``."""
         for block in self.blocks:
             inner = block(x, torch.float32)
             # silu written out, as in `swiglu`: its bits must not depend on the number of rows.
@@ -94,7 +94,7 @@ class MedusaHeads(nn.Module):
 
     @staticmethod
     def matrices(config: MedusaConfig) -> list[Matrix]:
-        """Those that one pass reads; a borrowed head is read once for all."""
+        """The matrices that one pass reads; a borrowed head is read once for all."""
         hidden = config.hidden_size
         blocks = [
             Matrix(hidden, hidden, f"heads.{head}.blocks.{i}")
@@ -119,8 +119,7 @@ class MedusaHeads(nn.Module):
 
     @torch.no_grad()
     def load_weights(self, checkpoint: MedusaSource) -> None:
-        """Fill every buffer of the heads' own from their checkpoint, whose further heads, if it
-        has more, are left out.
+        """Load every buffer of the heads' own from their checkpoint, ignoring its further heads.
 
         Raises:
             CheckpointError: made for another config, or a tensor is missing.

@@ -1,4 +1,4 @@
-"""MedusaDecodingConfig: heads on the target's newest state draft a tree at once."""
+"""MedusaDecodingConfig: heads on the target's newest hidden state draft a tree at once."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _FOREIGN: Mapping[str, Foreign] = {
 )
 @dataclass(frozen=True, kw_only=True)
 class MedusaDecodingConfig(ChoicesDecodingConfig):
-    """Medusa: head h guesses the token h + 1 places behind the newest one. Depth D takes D heads.
+    """Medusa: head h guesses the token h + 1 places after the newest one. Depth D takes D heads.
 
     The tree is one of three. Static: ``medusa_choices``, one path per node, the rank of each step
-    among its head's guesses, such as ((0,), (1,), (0, 0)), also as JSON text; left out, a default
-    for D heads, of ``num_draft_tokens`` rows if that is given. Chain: topk=1. Dynamic: topk=k above
-    1 keeps the ``num_draft_tokens`` - 1 best of all paths through every head's k best.
+    among its head's guesses, such as ((0,), (1,), (0, 0)), also as JSON text; by default a tree for
+    D heads, of ``num_draft_tokens`` rows if that is given. Chain: topk=1. Dynamic: topk=k above 1
+    keeps the ``num_draft_tokens`` - 1 best of all paths through every head's k best.
 
-    num_medusa_heads: heads to draft with; stands for ``max_draft_len``, one of the two is needed
-    where there are no choices. TensorRT-LLM's `max_draft_len` counts the nodes of the tree: beside
-    num_medusa_heads or medusa_choices that is understood, where it is more than the heads.
-    lossy_typical_acceptance: see `TypicalAcceptanceConfig`; {} takes its defaults. Left out,
-    acceptance is lossless.
+    num_medusa_heads: heads to draft with; another name for ``max_draft_len``. One of the two is
+    needed unless there are choices. TensorRT-LLM's `max_draft_len` counts the nodes of the tree,
+    which is understood if it is given with num_medusa_heads or medusa_choices and exceeds the
+    number of heads. lossy_typical_acceptance: see `TypicalAcceptanceConfig`; {} takes its defaults.
+    By default acceptance is lossless.
     """
 
     method: ClassVar[str] = "medusa"

@@ -1,4 +1,4 @@
-"""The rollout of a network whose guesses at every depth are made at once, without K/V."""
+"""The rollout of a network that guesses every depth at once, without K/V."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class MarginalNetwork(Protocol):
 
 
 class HeadsRollout(nn.Module):
-    """A `MarginalTree` of what the network guesses."""
+    """A `MarginalTree` of the network's guesses."""
 
     model: MarginalNetwork
 
     def __init__(self, model: MarginalNetwork, shape: TreeShape) -> None:
-        """``model`` is a module as well, with a marginal for each step of ``shape``."""
+        """``model`` is also a module, with a marginal for each step of ``shape``."""
         super().__init__()
         self.model = model
         self.levels = MarginalTree(shape)
 
     def forward(self, hidden: Tensor, sampling: SamplingColumns) -> tuple[Tensor, Tensor, Tensor]:
-        """``hidden [B, H]`` is the target's state of the row before each request's root, the newest
-        there is. ``sampling`` and what is returned: see `MarginalTree`."""
+        """``hidden [B, H]`` is the target's hidden state of the row before each request's root, the
+        newest there is. For ``sampling`` and the results see `MarginalTree`."""
         tree: tuple[Tensor, Tensor, Tensor] = self.levels(
             self.model.marginals(hidden), self.model.token_map, sampling
         )

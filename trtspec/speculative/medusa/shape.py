@@ -14,13 +14,13 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class MedusaConfig:
-    """Medusa heads (Cai et al., arXiv 2401.10774) over one state of the target.
+    """Medusa heads (Cai et al., arXiv 2401.10774) over one hidden state of the target.
 
-    num_heads: head h (from 0) guesses the token h + 1 places behind the target's own next one.
+    num_heads: head h (from 0) guesses the token h + 1 places after the target's own next one.
     num_layers: residual blocks of each head. hidden_size: width of the state, the target's.
     vocab_size: tokens that a head scores, the target's. capture_layers: the state that is read, the
     output of the target's final norm (its number of layers, as in `EagleConfig`). own_head: every
-    head brings a matrix to the vocabulary; else all use the target's.
+    head has its own vocabulary matrix; otherwise all use the target's.
     """
 
     kind: ClassVar[str] = "medusa"
@@ -58,11 +58,11 @@ class MedusaConfig:
         )
 
     def with_caches(self, dtype: CacheDtype | None) -> MedusaConfig:
-        """Itself: it keeps nothing."""
+        """The config itself: it has no caches."""
         return self
 
     def for_steps(self, num_steps: int) -> MedusaConfig:
-        """Of the heads those that drafts of ``num_steps`` take; ConfigError if they are fewer."""
+        """The heads that drafts of ``num_steps`` need; ConfigError if there are fewer."""
         if num_steps > self.num_heads:
             raise ConfigError(
                 f"drafts of {num_steps} steps take as many Medusa heads, the checkpoint has "
@@ -72,7 +72,7 @@ class MedusaConfig:
         return replace(self, num_heads=num_steps)
 
     def describe(self) -> str:
-        """The heads in one line."""
+        """A one-line description."""
         head = "their own matrices" if self.own_head else "the target's head"
         return (
             f"Medusa, {self.num_heads} heads, blocks of each: {self.num_layers}, hidden "
@@ -80,10 +80,11 @@ class MedusaConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MedusaConfig:
-        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
+        unknown key."""
         return from_dict(cls, data)

@@ -1,4 +1,4 @@
-"""MTP modules of a target's own checkpoint, read as a draft."""
+"""MTP modules in a target's own checkpoint, read as a draft."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ _NOT_RUN = (
 
 
 def unrun_parts(layer_parts: Iterable[str]) -> list[str]:
-    """What of a module's decoder layer this version does not run, each with a tensor that shows
-    it."""
+    """Unsupported parts of a module's decoder layer, each with a tensor that shows it."""
     names = sorted(layer_parts)
     found = []
     for pattern, what in _NOT_RUN:
@@ -70,7 +69,7 @@ Headers = Mapping[str, TensorHeader]
 
 @dataclass(frozen=True)
 class _Module:
-    """One of them; ``tensors`` by internal names."""
+    """One module; ``tensors`` by internal names."""
 
     config: MtpConfig
     tensors: dict[str, TensorHeader]
@@ -79,17 +78,16 @@ class _Module:
 
 def read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> DraftCheckpoint:
     """Open the folder of a target, or of a model with its sizes, and resolve its MTP modules; no
-    weight is read yet. What the families do differently ends here: the projection reads the
-    embedding first, norms multiply by their weight, and every module has all its tensors, where
-    a family's modules share some too.
+    weight is read yet. Differences between families end here: the projection reads the embedding
+    first, norms multiply by their weight, and every module has all its tensors, even if a family's
+    modules share some.
 
-    ``token_map``: a file of the target's ids that the head is cut to, as of any draft. The tensors
-    of a module begin with ``modules.{i}.``.
+    ``token_map``: a file of the target's ids that the head is cut to, as for any draft. Tensor
+    names of a module begin with ``modules.{i}.``.
 
     Raises:
-        CheckpointError: no modules, a block of a kind that is not run, modules that are not alike,
-            tensors that are missing, have no use or do not fit the target; found and expected are
-            named.
+        CheckpointError: there are no modules, or unsupported blocks; modules differ; tensors are
+            missing, unused or do not fit the target; found and expected values are named.
     """
     path, hf = folder.path, folder.hf
     everything = fold(hf, read_model_headers(path))
@@ -168,8 +166,8 @@ def _read_module(
 def _experts_apart(
     family: Family, places: Places, decoder: ModelConfig, headers: Headers
 ) -> dict[str, TensorHeader]:
-    """The tensors with each expert's own ones in place of those that hold all, which the target's
-    family names as in a layer of its own."""
+    """The tensors with each expert's own ones instead of stacked ones, which the target's family
+    names as in its own layers."""
     module, layer = places.parts[LAYER], "model.layers.0."
 
     def renamed(found: Headers, old: str, new: str) -> dict[str, TensorHeader]:
@@ -197,7 +195,7 @@ def _family(hf: HfConfig, headers: Headers, target: ModelConfig) -> PredictionMo
 
 
 def _said(hf: HfConfig) -> dict[str, Any]:
-    """How many modules config.json speaks of, by its keys; a number, if it is right."""
+    """How many modules config.json states, which must be a valid number."""
     keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
     return {key: hf.get(key) for key in keys if hf.get(key) is not None}
 
@@ -205,7 +203,7 @@ def _said(hf: HfConfig) -> dict[str, Any]:
 def _config(
     hf: HfConfig, family: PredictionModules, places: Places, headers: Headers, target: ModelConfig
 ) -> MtpConfig:
-    """By the target's config and the module's tensors."""
+    """From the target's config and the module's tensors."""
 
     def has(common: str) -> bool:
         return places.name(common) in headers
@@ -235,8 +233,8 @@ def _config(
 
 
 def _like(target: ModelConfig, unit_offset: bool) -> LayerSpec:
-    """The target's last layer that keeps no state; with ``unit_offset`` its norms multiply by what
-    they read, which is one more than the module's weights."""
+    """The target's last layer without a recurrent state; with ``unit_offset`` its norms multiply by
+    their stored value, which is one more than the module's weights."""
     *_, last = (
         spec for spec in target.layers if all(b.kind == "paged" for b in spec.mixer.buffers)
     )
@@ -246,7 +244,7 @@ def _like(target: ModelConfig, unit_offset: bool) -> LayerSpec:
 
 
 def _layer(last: LayerSpec, places: Places, headers: Headers) -> LayerSpec:
-    """A module's layer: that one, but for what the module's tensors show."""
+    """A module's layer: that one, adjusted to the module's tensors."""
 
     def has(common: str) -> bool:
         return places.name(LAYER + common) in headers
@@ -262,4 +260,4 @@ def _layer(last: LayerSpec, places: Places, headers: Headers) -> LayerSpec:
 
 IN_TARGET = AuxiliaryWeights(module_tensors)
 MTP_READER = DraftReader("MTP modules", lambda folder: False, lambda folder: None, read)
-"""They lie in a target's folder, which is a language model's by all signs."""
+"""Modules are in a target's folder, which looks like a language model's."""

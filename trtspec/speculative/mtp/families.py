@@ -1,4 +1,5 @@
-"""Prediction modules in a target's checkpoint: where each family keeps them, and what they do."""
+"""Prediction modules in a target's checkpoint: where each family keeps them, and what they
+compute."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ STATE_NORM = "state_norm.weight"
 class PredictionModules:
     """How one family stores its modules and what they compute.
 
-    name: of the family, for messages. root: with what the names of all tensors of modules begin;
-    ``{n}`` in it and in ``parts`` is the number of a module's layer, counted from 0 or,
-    ``behind_target``, from the target's number of layers. parts: names by the common ones of
-    drafts; ``LAYER`` is the beginning of the names of a decoder layer's tensors. model_types: those
-    of config.json that the family is for; None: any. state_first: the projection reads the state
-    before the embedding. feeds_normed: the next pass is fed the output of the module's last norm,
-    not what the norm reads. unit_offset: norms multiply by 1 + weight.
+    name: of the family, for messages. root: the prefix of all tensor names of modules; ``{n}`` in
+    it and in ``parts`` is the number of a module's layer, counted from 0 or, ``behind_target``,
+    from the target's number of layers. parts: names by the common ones of drafts; ``LAYER`` is the
+    prefix of a decoder layer's tensor names. model_types: of config.json, for which the family
+    applies; None: any. state_first: the projection reads the state before the embedding.
+    feeds_normed: the next pass gets the output of the module's last norm, not its input.
+    unit_offset: norms multiply by 1 + weight.
     """
 
     name: str
@@ -42,15 +43,15 @@ class PredictionModules:
         return Places(self.root.format(n=number), fields)
 
     def count(self, names: Iterable[str], num_layers: int) -> int:
-        """How many modules there are among a checkpoint's tensors, counted from 0 on."""
+        """How many modules there are among a checkpoint's tensors."""
         known, found = set(names), 0
         while self._is_there(self.at(found, num_layers), known):
             found += 1
         return found
 
     def _is_there(self, places: Places, names: set[str]) -> bool:
-        """By a tensor of its layer and, where a layer of the target's would have the same names,
-        by its projection."""
+        """Judging by a tensor of its layer and, where a layer of the target would have the same
+        names, by its projection."""
         layer = places.parts[LAYER]
         if self.behind_target and places.parts[FC] not in names:
             return False
@@ -59,7 +60,7 @@ class PredictionModules:
 
 @dataclass(frozen=True)
 class Places:
-    """The names of one module's tensors: ``root``, with which all begin, and by common names."""
+    """The names of one module's tensors: ``root``, the prefix of all, and by common names."""
 
     root: str
     parts: Mapping[str, str] = field(repr=False)
@@ -71,7 +72,7 @@ class Places:
         return self.parts.get(common, self.root + common)
 
     def layer_parts(self, names: Iterable[str]) -> list[str]:
-        """What follows the beginning of the names of the decoder layer's tensors."""
+        """Suffixes of the decoder layer's tensor names."""
         layer = self.parts[LAYER]
         return [name.removeprefix(layer) for name in names if name.startswith(layer)]
 
@@ -129,7 +130,7 @@ MODULES: tuple[PredictionModules, ...] = (
     GLM_MODULES,
     DEEPSEEK_MODULES,
 )
-"""The first ones whose tensors are there are a checkpoint's."""
+"""The first entry whose tensors exist applies to a checkpoint."""
 
 
 def module_tensors(names: Collection[str], num_layers: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""The graphs of multi-token prediction modules: of one for every depth, or of one for each."""
+"""The graphs of multi-token prediction modules: one module for every depth, or one for each."""
 
 from __future__ import annotations
 

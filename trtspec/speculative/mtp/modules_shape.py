@@ -17,11 +17,11 @@ from trtspec.speculative.mtp.shape import MtpConfig
 @strict_config()
 @dataclass(frozen=True)
 class MtpModulesConfig:
-    """The modules of a checkpoint, or those of them that draft: module i (from 0) guesses the token
-    i + 2 places behind the one whose state it reads, from what module i - 1 made of that state
+    """The modules of a checkpoint, or those that draft: module i (from 0) guesses the token i + 2
+    places after the one whose state it reads, from what module i - 1 computed from that state
     (DeepSeek-V3, arXiv 2412.19437, 2.2; TensorRT-LLM's *vanilla* MTP).
 
-    module: the shape of each. Their layers follow each other in one cache.
+    module: the shape of each. Their layers are consecutive in one cache.
     """
 
     kind: ClassVar[str] = "mtp_modules"
@@ -60,13 +60,13 @@ class MtpModulesConfig:
 
     @property
     def hidden_in(self) -> int:
-        """Width of what one row reads of the target."""
+        """Width of the hidden states that one row reads."""
         return self.module.hidden_in
 
     @property
     def lookahead(self) -> int:
-        """Tokens behind its own on which a row depends: that of module i reads the token i + 1
-        places further on."""
+        """Tokens after its own on which a row depends: module i reads the token i + 1 places
+        further on."""
         return self.num_modules
 
     def with_caches(self, dtype: CacheDtype | None) -> MtpModulesConfig:
@@ -74,7 +74,7 @@ class MtpModulesConfig:
         return dataclasses.replace(self, module=self.module.with_caches(dtype))
 
     def for_steps(self, num_steps: int) -> MtpModulesConfig:
-        """The modules that drafts of ``num_steps`` take; ConfigError if they are fewer."""
+        """The modules that drafts of ``num_steps`` need; ConfigError if there are fewer."""
         if num_steps > self.num_modules:
             raise ConfigError(
                 f"drafts of {num_steps} steps take as many MTP modules, the checkpoint has "
@@ -85,14 +85,15 @@ class MtpModulesConfig:
         return dataclasses.replace(self, num_modules=num_steps)
 
     def describe(self) -> str:
-        """The modules in one line."""
+        """A one-line description."""
         return f"{self.num_modules} times {self.module.describe()}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MtpModulesConfig:
-        """The inverse of `to_dict`, also after JSON; raises ConfigError on an unknown key."""
+        """The inverse of `to_dict`, also after a round trip through JSON; ConfigError for an
+        unknown key."""
         return from_dict(cls, data)

@@ -1,8 +1,8 @@
-"""Several MTP modules, one for each depth: module i continues what module i - 1 made of a state.
+"""Several MTP modules, one for each depth: module i continues what module i - 1 computed.
 
-Row p of module i (from 0) pairs the features that module i - 1 gave at row p (for module 0: the
-target's state) with the token at p + 1 + i, and predicts the token at p + 2 + i. (DeepSeek-V3,
-arXiv 2412.19437, 2.2.)
+Row p of module i (from 0) pairs the features of module i - 1 at row p (for module 0: the target's
+hidden state) with the token at p + 1 + i, and predicts the token at p + 2 + i. (DeepSeek-V3, arXiv
+2412.19437, 2.2.)
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trtspec.speculative.tree_rollout import DraftNetwork
 
 
 class ModulesSource(Protocol):
-    """What the weights of modules are read from: a checkpoint whose tensors are named
-    ``modules.{i}.`` and, behind that, as those of an EAGLE draft."""
+    """The source of the modules' weights: a checkpoint whose tensor names are ``modules.{i}.``
+    followed by those of an EAGLE draft."""
 
     @property
     def config(self) -> MtpModulesConfig: ...
@@ -50,11 +50,11 @@ class ModuleSource:
 
 
 class ModuleStack(nn.Module):
-    """A network for each depth (see `VanillaRollout`), each with layers of its own in the caches:
-    the first ones are those of depth 0, and so on."""
+    """A network for each depth (see `VanillaRollout`), each with layers of its own in the caches,
+    in order of depth."""
 
     def __init__(self, depths: Iterable[nn.Module], layers: int) -> None:
-        """``depths``: `DraftNetwork`s over features; ``layers``: of each."""
+        """``depths``: `DraftNetwork`s that read features; ``layers``: of each."""
         super().__init__()
         self.depths = nn.ModuleList(depths)
         self.layers_of_each = layers
@@ -75,9 +75,9 @@ class ModuleStack(nn.Module):
         """Feed rows without drafting (a prefill): writes their K/V, returns the features of the
         last network.
 
-        ``input_ids [T] i64`` are the tokens of depth 0, the one after each row; those of a deeper
-        network are the same moved up. So of ``num_modules - 1`` rows at the end of each request
-        some networks read tokens that are not theirs: these must be fed again.
+        ``input_ids [T] i64`` are the tokens of depth 0, the one after each row; deeper networks get
+        the same shifted up. So for the last ``num_modules - 1`` rows of each request some networks
+        read wrong tokens: these rows must be fed again.
         """
         features: Tensor | None = hidden_in
         ids = input_ids
@@ -92,8 +92,8 @@ class ModuleStack(nn.Module):
 class MtpModules(ModuleStack):
     """Modules over packed rows and paged caches.
 
-    The ``state_dict`` names are those of `EagleDraft` behind ``depths.{i}.``; each module names
-    what it borrows of the target itself.
+    The ``state_dict`` names are those of `EagleDraft` with the prefix ``depths.{i}.``; each module
+    names what it borrows from the target.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MtpModules(ModuleStack):
 
     @staticmethod
     def matrices(config: MtpModulesConfig) -> list[Read]:
-        """Those that a rollout reads: every module runs once."""
+        """The matrices that a rollout reads: every module runs once."""
         one = EagleDraft.matrices(config.module)
         modules = range(config.num_modules)
         return [within(f"modules.{i}.", read) for i in modules for read in one]

@@ -56,16 +56,14 @@ _FOREIGN: Mapping[str, Foreign] = {
 class MtpDecodingConfig(EagleFamilyConfig):
     """Multi-token prediction: modules that were trained with the target draft. Either module i
     drafts at depth i, a chain (*vanilla*), or the first one at every depth, fed its own output
-    (*MTP-Eagle*); then trees are those of EAGLE. The other options are EAGLE's, see
-    `EagleFamilyConfig`.
+    (*MTP-Eagle*), with trees as in EAGLE. The other options are EAGLE's, see `EagleFamilyConfig`.
 
-    speculative_model: the checkpoint with the modules; left out, the target's own.
-    num_nextn_predict_layers: TensorRT-LLM's; stands for ``max_draft_len`` where neither that nor
-    eagle_choices are given. Beside them it is a number of modules, and by vLLM's rule the depth is
-    at most that or a multiple of it.
-    use_mtp_vanilla: a module for each depth, as TensorRT-LLM calls it (SGLang:
-    ``enable_multi_layer_eagle``). Left out, so it is done where the checkpoint has several modules,
-    as TensorRT-LLM does, if they are enough and the draft is a chain.
+    speculative_model: the checkpoint with the modules; by default the target's own.
+    num_nextn_predict_layers: TensorRT-LLM's; stands for ``max_draft_len`` if neither that nor
+    eagle_choices are given. In combination with them it is a number of modules, and by vLLM's rule
+    the depth is at most that or a multiple of it. use_mtp_vanilla: a module for each depth, as
+    TensorRT-LLM calls it (SGLang: ``enable_multi_layer_eagle``). By default this is used if the
+    checkpoint has several modules, as in TensorRT-LLM, if they suffice and the draft is a chain.
     """
 
     method: ClassVar[str] = "mtp"
@@ -92,7 +90,7 @@ class MtpDecodingConfig(EagleFamilyConfig):
             )
 
     def network(self, found: DraftConfig) -> tuple[DraftConfig, tuple[str, ...]]:
-        """Of the modules that a checkpoint has, those that draft."""
+        """The modules of a checkpoint that draft."""
         assert isinstance(found, MtpModulesConfig), "what MTP checkpoints are read as"
         count, steps = found.num_modules, self.max_draft_len
         if self.use_mtp_vanilla:

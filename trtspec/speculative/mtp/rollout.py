@@ -14,12 +14,12 @@ class VanillaRollout(nn.Module):
     """Draft one token with each module (TensorRT-LLM's *vanilla* MTP).
 
     Every module runs once over the same rows, those of the request's own positions; nothing is
-    written behind them. What module i drafts is the token that the request's last row feeds module
-    i + 1, that the row before it feeds module i + 2, and so on.
+    written after them. The draft of module i is the token that the request's last row feeds to
+    module i + 1, the row before it to module i + 2, and so on.
 
-    A row is final, in all modules, once the tokens that it reads are known ones: the last
-    ``num_modules - 1`` rows of each request are not, and must be fed again when they are. In a
-    wider tree each path would need such rows of its own.
+    A row is final in all modules once the tokens that it reads are known: the last ``num_modules -
+    1`` rows of each request are not, and must be fed again when they are. In a wider tree each path
+    would need such rows of its own.
     """
 
     def __init__(self, model: ModuleStack) -> None:
@@ -65,7 +65,7 @@ class VanillaRollout(nn.Module):
 
 
 def _request_of_rows(rows: PackedRows) -> Tensor:
-    """The request of each row ``[T] i64``; padding behind the last one counts as the last's."""
+    """The request of each row ``[T] i64``; padding after the last one counts as the last's."""
     row = torch.arange(rows.positions.shape[0], device=rows.positions.device)
     ends = rows.query_start[1:]
     request = torch.searchsorted(ends, row.to(ends.dtype), right=True)

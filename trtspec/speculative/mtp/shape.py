@@ -1,4 +1,4 @@
-"""MtpConfig: the shape of a multi-token prediction module of the target's own checkpoint."""
+"""MtpConfig: the shape of a multi-token prediction module in the target's own checkpoint."""
 
 from __future__ import annotations
 

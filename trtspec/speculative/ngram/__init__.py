@@ -1,4 +1,4 @@
-"""Prompt lookup: drafts go on as the request's own text did before."""
+"""Prompt lookup: drafts repeat what followed an earlier occurrence in the request's own text."""
 
 from trtspec.speculative.ngram.options import NGramDecodingConfig
 

@@ -17,12 +17,12 @@ from trtspec.speculative.ngram.options import NGramDecodingConfig
 
 class NGramDrafter(Drafter):
     """The drafter of both step loops (cpp/include/trtspec/runtime/ngram_drafter.hpp), which reads
-    texts where they are; no model, no cache.
+    texts in place; no model, no cache.
 
-    An index has all n-grams of a request's text, for n in [min_ngram, max_ngram]. Drafted is what
-    followed the most recent earlier occurrence of the longest suffix that it has, up to a token
-    that ends the text; nothing without an occurrence. Where the text ends before that, the draft is
-    continued from itself, as a text that repeats would go on.
+    An index has all n-grams of a request's text, for n in [min_ngram, max_ngram]. The draft is what
+    followed the most recent earlier occurrence of the longest indexed suffix, up to a token that
+    ends the text; nothing without an occurrence. If the text ends before that, the draft continues
+    itself, as a repeating text would.
     """
 
     def __init__(self, config: NGramDecodingConfig) -> None:

@@ -1,4 +1,4 @@
-"""NGramDecodingConfig: the options of prompt lookup."""
+"""NGramDecodingConfig: options of prompt lookup."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""PARD, P-EAGLE: a network guesses every depth in one pass, by mask rows."""
+"""PARD, P-EAGLE: a network guesses every depth in one pass, using mask rows."""

@@ -1,23 +1,23 @@
-"""The mask token of drafts that guess several tokens in one pass, by the keys of its trainers."""
+"""The mask token of parallel drafts, by the keys of their trainers."""
 
 from __future__ import annotations
 
 from checkpoint_converters.hf_config import HfConfig
 
 PARD_KEYS = ("pard_token", "ptd_token_id")
-"""What only such a draft has in its config.json."""
+"""Keys that only such a draft has in its config.json."""
 ALL_KEYS = (*PARD_KEYS, "mask_token_id")
 
 
 def has_pard_token(hf: HfConfig) -> bool:
-    """Whether config.json is that of a PARD draft, if it describes a language model."""
+    """Whether config.json is that of a PARD draft, given that it describes a language model."""
     return any(hf.get(key) is not None for key in PARD_KEYS)
 
 
 def read_mask_token(hf: HfConfig) -> int:
-    """The id, by whichever keys say it.
+    """The id, by whichever key states it.
 
-    Raises CheckpointError if none does, for what is no id, and if two keys disagree.
+    Raises CheckpointError if none does, for an invalid id, and if two keys disagree.
     """
     said: dict[str, int] = {}
     for key in ALL_KEYS:

@@ -1,4 +1,4 @@
-"""PARD-2's checkpoints: a PARD model, and the projection of the target's states beside it."""
+"""PARD-2 checkpoints: a PARD model with a projection of the target's hidden states."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WEIGHT, _BIAS = "target_proj.weight", "target_proj.bias"
 _LAYERS = "pard2_target_layers"
 _SCALES = ("pard2_scale", "pard_scale", "feat_scale")
 _USUAL_SCALE = 0.02
-"""What PARD's own code takes where config.json says none."""
+"""The default in PARD's own code."""
 
 
 def is_pard2(folder: DraftFolder) -> bool:
-    """Whether anything shows a draft that reads states: as PARD it would draft from half of what
-    it was trained on."""
+    """Whether anything shows a draft that reads hidden states: as plain PARD it would draft from
+    half of its training inputs."""
     hf = folder.hf
     said = hf.get("pard2") or hf.get("spd_type") == "pard2"
     return bool(said) or hf.get(_LAYERS) is not None or (folder.path / _WARP).is_file()
@@ -93,8 +93,8 @@ def _read(folder: DraftFolder, target: ModelConfig, token_map: Path | None) -> D
 
 
 def _layers(hf: HfConfig, count: int) -> tuple[int, ...]:
-    """Outputs, of places in transformers' list of states: that begins with the embeddings, and its
-    last one is behind the final norm."""
+    """Outputs, from indices into transformers' list of hidden states: that begins with the
+    embeddings, and its last one is after the final norm."""
     given = hf.get(_LAYERS)
     if not isinstance(given, list) or not given or any(type(i) is not int for i in given):
         raise hf.refuse(f"{_LAYERS} is {given!r}, not a list of places among the target's states")

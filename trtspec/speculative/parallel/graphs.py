@@ -35,8 +35,8 @@ from trtspec.speculative.pass_graphs import (
 
 
 class PEagleDraft(EagleDraft):
-    """`EagleDraft` with ``mask_hidden [n * H_t]`` besides (P-EAGLE, arXiv 2602.01469). It takes the
-    place of the target's states in mask rows, so it goes through ``fuse`` as those do."""
+    """`EagleDraft` with an additional ``mask_hidden [n * H_t]`` (P-EAGLE, arXiv 2602.01469). It
+    replaces the target's hidden states in mask rows, so it goes through ``fuse`` as they do."""
 
     mask_hidden: Tensor
 
@@ -69,7 +69,7 @@ def _rollout_of_roots(config: Pard2Config, built: Built) -> DraftGraph:
 
 
 def _masks(config: PardConfig | Pard2Config | PEagleConfig, tree: TreeShape) -> int:
-    """However wide the tree is."""
+    """The same however wide the tree is."""
     return tree.num_steps - 1
 
 

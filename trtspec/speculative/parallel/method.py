@@ -1,6 +1,6 @@
 """The methods pard, pard2 and p_eagle.
 
-The mask rows of a parallel draft are the engine's own affair, as the beam of another is.
+The mask rows of a parallel draft are internal to its engine, like the beam of another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The methods whose draft guesses all tokens in one pass: PARD, PARD-2 and P-EAGLE."""
+"""Options of methods whose draft guesses all tokens in one pass: PARD, PARD-2 and P-EAGLE."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ParallelDecodingConfig(ChoicesDecodingConfig):
     """A draft checkpoint with a mask token; one pass guesses the tokens of all D depths.
 
     The tree is a chain of the best guesses (topk=1), static (the choices: ranks among a depth's
-    guesses), or the best of all paths through every depth's k best. mask_token_id: the checkpoint's
-    config.json says it; given here too, it must agree.
+    guesses), or the best of all paths through every depth's k best. mask_token_id: stated by the
+    checkpoint's config.json; if it is given here too, it must agree.
     """
 
     mask_token_id: int | None = None
@@ -81,7 +81,7 @@ class PardDecodingConfig(ParallelDecodingConfig, CutVocabularyConfig):
 @_pard_config
 @dataclass(frozen=True, kw_only=True)
 class Pard2DecodingConfig(PardDecodingConfig):
-    """PARD-2: a PARD model that reads the target's states as well; options: see
+    """PARD-2: a PARD model that also reads the target's hidden states; options: see
     `PardDecodingConfig`."""
 
     method: ClassVar[str] = "pard2"

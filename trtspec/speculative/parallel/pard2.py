@@ -1,7 +1,7 @@
-"""PARD-2's network (arXiv 2605.08632): a language model that reads the target's states as well.
+"""PARD-2's network (arXiv 2605.08632): a language model that also reads the target's hidden states.
 
-Row p reads token p and the target's state at position p - 1, which foretells it; the first row of
-all reads none. (AMD-AGI/PARD.)
+Row p reads token p and the target's hidden state at position p - 1, which predicts it; the very
+first row reads none. (AMD-AGI/PARD.)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pard2Draft(nn.Module):
 
     @staticmethod
     def matrices(config: Pard2Config) -> list[Read]:
-        """Those that one pass reads: the projection and the model's."""
+        """The matrices that one pass reads: the projection and the model's."""
         projection = Matrix(config.decoder.hidden_size, config.hidden_in, PROJECTION)
         return [projection, *CausalLM.matrices(config.decoder)]
 
@@ -57,13 +57,13 @@ class Pard2Draft(nn.Module):
 
     @torch.no_grad()
     def load_weights(self, checkpoint: Any) -> None:
-        """Fill both from a checkpoint by internal names; CheckpointError if a tensor is missing."""
+        """Load both from a checkpoint by internal names; CheckpointError if a tensor is missing."""
         own = SimpleNamespace(config=checkpoint.config.decoder, tensors=checkpoint.tensors)
         self.model.load_weights(own)
         load_linear(self.projection, checkpoint.tensors, [PROJECTION])
 
     def fuse(self, hidden_in: Tensor) -> Tensor:
-        """The target's states ``[T, n * H_t]`` -> what is added to embeddings ``[T, H]``."""
+        """The target's hidden states ``[T, n * H_t]`` -> what is added to embeddings ``[T, H]``."""
         fused: Tensor = self.projection(hidden_in) * self.config.scale
         return fused
 
@@ -75,7 +75,7 @@ class Pard2Draft(nn.Module):
         caches: Caches,
         kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """See `DraftNetwork.draft`; what follows a row reads what that one has read."""
+        """See `DraftNetwork.draft`; a row's child reads what the row has read."""
         assert features is not None, "this network reads features"
         hidden, _ = self.model.trunk(input_ids, rows, caches, kept, features)
         return features if kept is None else features[kept], hidden

@@ -1,4 +1,4 @@
-"""The rollout of a network that guesses at every depth in one pass, by rows of a mask token."""
+"""The rollout of a network that guesses every depth in one pass, using rows of a mask token."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from trtspec.speculative.tree_rollout import DraftNetwork, FeatureNetwork
 
 
 class MaskedFeatureNetwork(FeatureNetwork, Protocol):
-    """A network over the target's states that has learned what to read where there is none."""
+    """A network over the target's hidden states with a learned substitute for unknown ones."""
 
     @property
     def mask_hidden(self) -> Tensor:
-        """What mask rows read in place of the target's states ``[n * H_t]``."""
+        """What mask rows read instead of the target's hidden states ``[n * H_t]``."""
         ...
 
 
 class MaskedRows(NamedTuple):
-    """Packed rows with those of the masks behind each request's own.
+    """Packed rows with mask rows after each request's own.
 
-    ``source [T'] i64``: the row given that each is a copy of; a mask is one of its request's root.
-    ``is_mask [T'] bool``. ``rows``: where all of them stand. ``guesses [B, D] i64``: of each
-    request the root's row and its masks, which say the tokens of depth 1, 2, ...
+    ``source [T'] i64``: the given row that each is a copy of; a mask is a copy of its request's
+    root. ``is_mask [T'] bool``. ``rows``: the places of all of them. ``guesses [B, D] i64``: for
+    each request the root's row and its masks, which predict the tokens of depth 1, 2, ...
     """
 
     source: Tensor
@@ -38,12 +38,12 @@ class MaskedRows(NamedTuple):
 
 
 class ParallelRollout(nn.Module):
-    """Draft D tokens in one pass: the root's row says the first, D - 1 mask rows the others.
+    """Draft D tokens in one pass: the root's row predicts the first, D - 1 mask rows the others.
 
-    A request's masks follow its accepted rows, at the next positions, and are causal rows as those
-    are. Their K/V lie behind the accepted rows', to be overwritten by the next pass. No mask sees
-    what another one guesses, so the tree is made of marginals, as that of `HeadsRollout`. (PARD: An
-    et al., arXiv 2504.18583; P-EAGLE: arXiv 2602.01469.)
+    A request's masks follow its accepted rows, at the next positions, and are causal rows like
+    those. Their K/V follow the accepted rows', to be overwritten by the next pass. No mask sees
+    another one's guess, so the tree is made from marginals, as in `HeadsRollout`. (PARD: An et al.,
+    arXiv 2504.18583; P-EAGLE: arXiv 2602.01469.)
     """
 
     model: DraftNetwork
@@ -51,8 +51,8 @@ class ParallelRollout(nn.Module):
     def __init__(
         self, model: DraftNetwork, shape: TreeShape, tokens_per_block: int, mask_token: int
     ) -> None:
-        """``model`` is a module as well, a `MaskedFeatureNetwork` if it reads states;
-        ``mask_token`` the id that its mask rows read."""
+        """``model`` is also a module, a `MaskedFeatureNetwork` if it reads hidden states;
+        ``mask_token``: the id that its mask rows read."""
         super().__init__()
         self.model = model
         self.levels = MarginalTree(shape)
@@ -69,8 +69,8 @@ class ParallelRollout(nn.Module):
         hidden_in: Tensor | None,
         caches: Caches,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Feed the accepted rows and the masks behind them; arguments and results are those of
-        `TreeRollout.forward`. The draft cache is written at D - 1 positions behind each root."""
+        """Feed the accepted rows followed by masks; arguments and results are those of
+        `TreeRollout.forward`. The draft cache is written at D - 1 positions after each root."""
         masked = self._with_masks(rows, last_rows)
         ids = torch.where(masked.is_mask, self.mask_token, input_ids[masked.source])
         features = None
@@ -85,7 +85,7 @@ class ParallelRollout(nn.Module):
         return tree
 
     def _states(self, hidden_in: Tensor, masked: MaskedRows) -> Tensor:
-        """What the rows read of the target ``[T', n * H_t]``."""
+        """The target's hidden states that the rows read ``[T', n * H_t]``."""
         network = cast(MaskedFeatureNetwork, self.model)
         source, is_mask = (
             x.to(hidden_in.device, non_blocking=True) for x in (masked.source, masked.is_mask)
@@ -93,8 +93,8 @@ class ParallelRollout(nn.Module):
         return torch.where(is_mask[:, None], network.mask_hidden, hidden_in[source])
 
     def _with_masks(self, rows: PackedRows, last_rows: Tensor) -> MaskedRows:
-        """Each request's rows with its masks behind them; padding stays at the end. Everything is
-        gathered: which row a new one comes from follows from where its request begins."""
+        """Each request's rows followed by its masks; padding stays at the end. Everything is
+        gathered: the source of a new row follows from where its request begins."""
         masks, device = self.num_masks, last_rows.device
         requests = torch.arange(last_rows.shape[0], device=device)
         index = torch.arange(rows.positions.shape[0] + last_rows.shape[0] * masks, device=device)
@@ -132,7 +132,7 @@ class ParallelRollout(nn.Module):
 
 
 class RootStateRollout(ParallelRollout):
-    """The same of a network whose masks read what their request's root reads."""
+    """The same for a network whose masks read what their request's root reads."""
 
     def _states(self, hidden_in: Tensor, masked: MaskedRows) -> Tensor:
         return hidden_in[masked.source.to(hidden_in.device, non_blocking=True)]

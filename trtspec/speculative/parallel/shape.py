@@ -1,4 +1,4 @@
-"""The shapes of networks that guess every depth in one pass, by mask rows."""
+"""The shapes of networks that guess every depth in one pass, using mask rows."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class PardConfig(ModelConfig):
 @strict_config()
 @dataclass(frozen=True)
 class Pard2Config(StateReader):
-    """A PARD model whose rows read the target's state before their token, too (PARD-2, arXiv
+    """A PARD model whose rows also read the target's hidden state before their token (PARD-2, arXiv
     2605.08632).
 
     decoder: the language model, which has all of its parts. target_hidden_size, capture_layers,
-    draft_vocab_size, own_embedding, own_head: see `StateReader`. mask_token:
-    see `PardConfig`. scale: what the projection of the states is multiplied with before it is added
-    to an embedding. bias: that projection has one.
+    draft_vocab_size, own_embedding, own_head: see `StateReader`. mask_token: see `PardConfig`.
+    scale: factor on the projection of the states before it is added to an embedding. bias: whether
+    that projection has one.
     """
 
     kind: ClassVar[str] = "pard2"
@@ -70,18 +70,18 @@ class Pard2Config(StateReader):
             raise ConfigError(f"scale={self.scale} of the states must be above 0 and finite")
 
     def for_steps(self, num_steps: int) -> Pard2Config:
-        """Itself: one mask more makes a deeper draft."""
+        """The config itself: one more mask makes a deeper draft."""
         return self
 
     def describe(self) -> str:
-        """The network in one line."""
+        """A one-line description."""
         return (
             f"PARD-2 over {self.decoder.describe()}, mask token {self.mask_token}, reads layers "
             f"{list(self.capture_layers)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` takes them back."""
+        """Plain JSON values; `from_dict` is the inverse."""
         return to_dict(self)
 
     @classmethod
@@ -93,7 +93,7 @@ class Pard2Config(StateReader):
 @dataclass(frozen=True)
 class PEagleConfig(EagleConfig):
     """An EAGLE-3 network that was trained to guess several tokens at once (P-EAGLE, arXiv
-    2602.01469): a learned state of the target's width stands where the target has none yet.
+    2602.01469): a learned state replaces the target's hidden state where there is none yet.
 
     mask_token: the id that stands for each token not known yet. A compiled rollout depends on it.
     """
@@ -118,9 +118,7 @@ class PEagleConfig(EagleConfig):
 
 
 def check_mask_token(token: int, vocab_size: int) -> None:
-    """Raises:
-    ConfigError: the network's embedding has no row for the id.
-    """
+    """Raise ConfigError if the network's embedding has no row for the id."""
     if not 0 <= token < vocab_size:
         raise ConfigError(
             f"the mask token {token} is outside the draft's embedding of {vocab_size} tokens; it "

@@ -1,1 +1,1 @@
-"""A copy of the target, of fewer bits, drafts."""
+"""A copy of the target in fewer bits drafts."""

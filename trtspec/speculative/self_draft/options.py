@@ -1,4 +1,4 @@
-"""SelfDecodingConfig: the options of drafting by a copy of the target with fewer bits."""
+"""SelfDecodingConfig: options of drafting with a copy of the target in fewer bits."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from trtspec.speculative.draft_model import DraftTargetDecodingConfig
 )
 @dataclass(frozen=True, kw_only=True)
 class SelfDecodingConfig(PassDecodingConfig):
-    """A copy of the target whose weights have fewer bits drafts (ML-SpecQD, arXiv 2503.13565), with
-    a K/V cache of its own; no other checkpoint is needed. Trees, a part of the vocabulary, p_min:
-    see `TreeDecodingConfig`, `CutVocabularyConfig` and `PassDecodingConfig`.
+    """A copy of the target with weights in fewer bits drafts (ML-SpecQD, arXiv 2503.13565), with a
+    K/V cache of its own; no other checkpoint is needed. Trees, vocabulary, p_min: see
+    `TreeDecodingConfig`, `CutVocabularyConfig` and `PassDecodingConfig`.
 
     speculative_model: the target itself; leave it out. weight_dtype, weight_group_size,
-    head_weight_dtype, activation_dtype: those of the copy, as `BuildConfig` has them of the target;
-    auto: the format of fewest bits.
+    head_weight_dtype, activation_dtype: those of the copy, as `BuildConfig` has them for the
+    target; auto: the format with the fewest bits.
     """
 
     method: ClassVar[str] = "self"

@@ -1,4 +1,4 @@
-"""Suffix decoding: drafts go on as texts did before, by suffix trees."""
+"""Suffix decoding: drafts continue a text as earlier texts did, using suffix trees."""
 
 from trtspec.speculative.suffix.options import SuffixDecodingConfig
 

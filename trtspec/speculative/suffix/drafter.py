@@ -1,4 +1,4 @@
-"""Suffix decoding: drafts continue the text as it, or an earlier response, went on before."""
+"""Suffix decoding: drafts continue the text as it, or an earlier response, continued before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtspec.speculative.suffix.options import SuffixDecodingConfig
 
 
 class SuffixSizes(NamedTuple):
-    """Active requests, responses kept, their tokens, and the bytes of everything."""
+    """Active requests, stored responses, their tokens, and the bytes of everything."""
 
     num_active: int
     num_cached: int
@@ -26,13 +26,13 @@ class SuffixSizes(NamedTuple):
 
 class SuffixDrafter(Drafter):
     """The drafter of both step loops (cpp/include/trtspec/runtime/suffix_drafter.hpp), which reads
-    texts where they are; no model, no K/V.
+    texts in place; no model, no K/V.
 
-    A suffix tree counts how often every string of up to max_depth tokens occurs in the texts that
-    it holds, and drafts tokens that go on from the end of a text as these texts did (suffix
-    decoding, arXiv:2411.04975). The text of a request enters its own tree while its prompt is
-    prefilled, and that of all responses, too, as its tokens are accepted. A response stays there
-    when its request finishes, is aborted or is preempted; a preempted one goes on with it.
+    A suffix tree counts how often every string of up to max_depth tokens occurs in its texts, and
+    drafts tokens that continue the end of a text as these texts did (suffix decoding,
+    arXiv:2411.04975). A request's text enters its own tree during prefill, and that of all
+    responses as its tokens are accepted. A response stays there when its request finishes, is
+    aborted or is preempted; a preempted one continues it.
     """
 
     def __init__(self, config: SuffixDecodingConfig) -> None:
@@ -64,17 +64,17 @@ class SuffixDrafter(Drafter):
 
     @property
     def sizes(self) -> SuffixSizes:
-        """Of the trees."""
+        """Sizes of the trees."""
         return SuffixSizes(*self._sizes())
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
-        """Of each item at most max_nodes nodes, as many as its match deserves. A node's score is
-        the ln of its probability times m / (m + 1): how far a match is to be believed grows with
-        its length m."""
+        """At most max_nodes nodes per item, as many as its match deserves. A node's score is the ln
+        of its probability times m / (m + 1), as the reliability of a match grows with its length m.
+        """
         return DraftBatch(self._prepare(batch.table))
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
-        """Take in what was fed of prompts and what was emitted."""
+        """Add what was fed of prompts and what was emitted."""
         self._on_accepted(batch.table, result.start)
         return [()] * len(batch.items)
 
@@ -83,7 +83,7 @@ class SuffixDrafter(Drafter):
         self._release(request_id)
 
     def evict(self, request_id: int) -> bool:
-        """Drop a response that is kept; whether there was one."""
+        """Drop a stored response; whether there was one."""
         return bool(self._evict(request_id))
 
     @property

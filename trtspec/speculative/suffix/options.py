@@ -52,20 +52,20 @@ _FOREIGN: Mapping[str, Foreign] = {
 )
 @dataclass(frozen=True, kw_only=True)
 class SuffixDecodingConfig(DecodingConfig):
-    """Suffix decoding (arXiv:2411.04975): a draft goes on as the longest matching suffixes of the
-    text did before, weighed by how often; it is as long as the match deserves, or empty.
+    """Suffix decoding (arXiv:2411.04975): a draft continues the longest matching suffixes of the
+    text as they continued before, weighted by frequency; it is as long as the match deserves, or
+    empty.
 
-    max_draft_len: most draft tokens a step, all nodes counted (also `num_speculative_tokens`); the
-    depth of the tree if left out. suffix_decoding_max_tree_depth: longest string that is counted,
-    match and draft together, 2 to 1024. suffix_decoding_max_cached_requests: responses kept for
-    later requests, the oldest going first; 0 keeps none, -1 sets no limit.
+    max_draft_len: most draft tokens per step, counting all nodes (also `num_speculative_tokens`);
+    by default the depth of the tree. suffix_decoding_max_tree_depth: longest string that is
+    counted, match and draft together, 2 to 1024. suffix_decoding_max_cached_requests: responses
+    kept for later requests, evicted oldest first; 0 keeps none, -1 sets no limit.
     suffix_decoding_max_cached_tokens: tokens of all kept responses, which bounds their memory
-    whatever their length: about 80 bytes a token, and never more than 250, beside less than a
-    kilobyte a response.
-    suffix_decoding_max_spec_factor, suffix_decoding_max_spec_offset: a match of m tokens is
-    continued by at most factor * m + offset. suffix_decoding_min_token_prob: tokens that are less
-    likely, the path down to them counted, are not drafted. suffix_decoding_tree: draft the
-    likeliest nodes of a tree; False drafts one path, as vLLM does.
+    whatever their length: about 80 bytes per token, never more than 250, plus less than a kilobyte
+    per response. suffix_decoding_max_spec_factor, suffix_decoding_max_spec_offset: a match of m
+    tokens is continued by at most factor * m + offset. suffix_decoding_min_token_prob: tokens whose
+    path probability is lower are not drafted. suffix_decoding_tree: draft the most likely nodes of
+    a tree; False drafts one path, as vLLM does.
     """
 
     method: ClassVar[str] = "suffix"
