@@ -25,7 +25,7 @@ def split(target: ModelConfig, build: BuildConfig) -> ModelConfig:
     """One rank's part of a target.
 
     Raises:
-        ConfigError: targets are not split there, in graphs without ops; or see
+        ConfigError: targets cannot be split there (in graphs without ops); or see
             `ModelConfig.sharded`.
     """
     ranks = build.tensor_parallel_size

@@ -41,8 +41,8 @@ class Followers:
         self, program: str, ranks: int, told: Sequence[str], devices: Sequence[str] = ()
     ) -> None:
         """``program``: the module that they run, with what `Follower.of` reads and then ``told`` as
-        its arguments. ``devices``: of each rank the GPU that it computes on, as
-        CUDA_VISIBLE_DEVICES names it; empty: they are on CPUs."""
+        arguments. ``devices``: each rank's GPU, as CUDA_VISIBLE_DEVICES names it; empty: ranks are
+        on CPUs."""
         self.fault: EngineError | None = None
         self._is_closed = False
         self._gpus: DeviceGroup | None = None

@@ -45,8 +45,8 @@ class OpenDraft:
 
 @dataclass(frozen=True)
 class OpenSessions:
-    """What runs an engine folder's target and drafts. replay: of a target that keeps states.
-    adapted: the layers of the target that adapters have places beside, all of them empty."""
+    """The sessions of an engine folder's target and drafts. replay: for a target with recurrent
+    states. adapted: the target's layers with room for adapters, all of it empty."""
 
     target: Session
     replay: Session | None

@@ -293,15 +293,15 @@ class ExecutorMetrics:
         self._requests.pop(request_id, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, since the start. Times are milliseconds in all, `step_ms` the mean of an
-        executor step, `host_ms` what steps took outside the engines, `host_share` its part; what
-        begins with `verify_` is of the `num_verify_steps` alone. `num_texts_over_draft` are those
-        requests whose texts became too long for a draft, which drafts no more for them.
-        `num_prefix_cache_queries` are the prompt tokens of the requests that began while prefixes
-        are reused, `num_prefix_cache_hits` those of them that need no computing. `overlap_ms` is
-        what work took that was done while engine calls ran, `overlap_wait_ms` what of it steps
-        waited for. `drafts` has the alarms and costs of each draft with a network,
-        `adapters` what `SpeculativeMetrics` says of the requests of each adapter, by its name."""
+        """Everything since the start. Times are totals in milliseconds; `step_ms` is the mean of an
+        executor step, `host_ms` what steps took outside the engines, `host_share` its share; names
+        with `verify_` are of the `num_verify_steps` only. `num_texts_over_draft` counts requests
+        whose texts became too long for a draft, which then stops drafting for them.
+        `num_prefix_cache_queries` are the prompt tokens of requests that began while prefixes are
+        reused, `num_prefix_cache_hits` those of them that need no computation. `overlap_ms` is the
+        time of work done while engine calls ran, `overlap_wait_ms` how much of it steps waited for.
+        `drafts` has the alarms and costs of each draft network, `adapters` the `SpeculativeMetrics`
+        of each adapter's requests, by its name."""
         used = self._now()
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3

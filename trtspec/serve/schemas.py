@@ -47,7 +47,7 @@ class Speculative(Body):
 
 
 class JsonSchemaFormat(Body):
-    """OpenAI's: `strict` or not, the answer keeps to the schema."""
+    """OpenAI's format: the answer follows the schema, whether `strict` or not."""
 
     name: str | None = None
     description: str | None = None
@@ -56,7 +56,7 @@ class JsonSchemaFormat(Body):
 
 
 class ResponseFormat(Body):
-    """What the answer looks like."""
+    """Constraints on the answer."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
@@ -86,7 +86,7 @@ class ResponseFormat(Body):
 
 
 class _Generation(Body):
-    """What both endpoints know: OpenAI's options and those that vLLM adds. None: the default."""
+    """Options of both endpoints: OpenAI's and those that vLLM adds. None: the default."""
 
     model: str | None = None
     stream: bool | None = None

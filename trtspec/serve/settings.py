@@ -16,30 +16,24 @@ from trtspec.serve.tools.registry import AUTO, reasoning_parser, tool_parser
 class ServeSettings:
     """Checked options of the server; ConfigError names a bad value. Times are in seconds.
 
-    model_names: what clients may write as ``model``; the first one is reported.
-    api_keys: a client must send one of them as a bearer token; none: everybody is served.
-    max_queue: sequences that may wait beyond a full batch before requests get 429.
-    request_timeout: a request that takes longer is ended with 504; None: no limit.
-    drain_seconds: after SIGTERM or SIGHUP, /health says 503 for so long before new requests are
-        refused, so that who balances load sees it first.
-    drain_timeout: how long requests may still run then.
-    keep_alive: an idle connection is closed after so long; longer than clients keep theirs, or one
-        that they use again is reset.
-    first_comment, comment_interval: a stream to which nothing was sent for so long gets a comment,
-        first and later.
-    step_timeout: an engine step that takes longer counts as hung: the server fails what runs and
-        exits with code 1.
-    max_failed_steps: after so many engine steps in a row that failed, /health answers 503 with the
-        reason, and the server fails what runs and exits with code 1.
-    stay_after_failures: it stays instead, and is ready again after a step that did not fail.
-    max_body_bytes: larger request bodies get 413 before they are read.
-    allowed_origins: origins of web pages whose scripts may call the server; none by default.
-    metrics_prefix: what the names of metrics begin with, before the colon.
-    tool_call_parser, reasoning_parser: how answers are read, by the name of a parser; "auto": as
-        the chat template shows, "none": not at all.
-    request_metrics: report speculative figures with every response, not only when asked.
-    log_requests, log_interval: a line for each request; one on the whole every so many seconds
-        while there is work (0: never).
+    model_names: names that clients may use as ``model``; the first one is reported. api_keys: a
+    client must send one of them as a bearer token; none: everybody is served. max_queue: sequences
+    that may wait beyond a full batch before requests get 429. request_timeout: longer requests end
+    with 504; None: no limit. drain_seconds: after SIGTERM or SIGHUP, how long /health answers 503
+    before new requests are refused, so that load balancers notice first. drain_timeout: how long
+    running requests may then take. keep_alive: idle connections are closed after this; it must
+    exceed the clients' own timeout, or connections are reset while being reused. first_comment,
+    comment_interval: how long a stream may be silent before it gets a comment, at first and later.
+    step_timeout: an engine step that takes longer counts as hung: the server fails running requests
+    and exits with code 1. max_failed_steps: after this many failed engine steps in a row, /health
+    answers 503 with the reason, and the server fails running requests and exits with code 1.
+    stay_after_failures: it stays instead, and is ready again after a successful step.
+    max_body_bytes: larger request bodies get 413 before they are read. allowed_origins: origins of
+    web pages whose scripts may call the server; none by default. metrics_prefix: prefix of metric
+    names, before the colon. tool_call_parser, reasoning_parser: names of the parsers for answers;
+    "auto": as the chat template indicates, "none": answers are not parsed. request_metrics: report
+    speculation figures with every response, not only on request. log_requests, log_interval: log a
+    line for each request; log a summary at this interval while there is work (0: never).
     """
 
     model_names: tuple[str, ...]

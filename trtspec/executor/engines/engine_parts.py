@@ -37,10 +37,10 @@ class EngineSessions:
 class NetworkFacts:
     """What an engine knows about its network.
 
-    vocab_size: ids that it reads. pass_bytes: of the weights that one pass reads. rollout_passes:
-    passes of a rollout. hidden_in: width of the target's states that a rollout reads, 0 for none.
-    verifies: the session samples and accepts, see `EngineInputs`. has_adapters: it is told of each
-    row which one reads it.
+    vocab_size: ids that it reads. pass_bytes: weights that one pass reads. rollout_passes: passes
+    of a rollout. hidden_in: width of the target's hidden states that a rollout reads, 0 for none.
+    verifies: the session samples and accepts, see `EngineInputs`. has_adapters: each row's adapter
+    is an input.
     """
 
     vocab_size: int

@@ -218,7 +218,7 @@ class ModelEngine(CountedEngine):
     def _forward(
         self, packed: RowBatch, bucket: Bucket | None, asked: VerifyInputs
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """Logits, states if any, and of an engine that verifies what it says."""
+        """Logits, hidden states if any, and the decisions of an engine that verifies."""
         rows, logits_rows, cached_tokens, slots, adapters = packed
         # A compiled engine wants at least one logits row; the middle of a prefill wants none.
         wanted = bucket.logits if bucket else max(logits_rows.shape[0], 1)

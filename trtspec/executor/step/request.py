@@ -36,23 +36,18 @@ class Transfer(Protocol):
 class Request:
     """One sequence. Mutable; compared and hashed by identity.
 
-    id: unique among the requests of an executor; a lower id arrived earlier.
-    tokens: prompt and output so far, the newest one last (the root, in a generation step); a view
-    of what C++ holds, which a step's commit extends.
-    max_output_tokens: tokens it may emit in all, already cut to what max_seq_len leaves.
-    max_draft_len: depth of its drafts; 0: it is not drafted for, and has no rows in a draft cache.
-    seed: of the sampling noise, resolved (never None). sample_index: which of the `n` samples.
-    eos_token_ids: ids that end the text; empty when EOS is to be ignored.
-    num_steps: target verifications so far.
-    finish_reason: None while it runs.
-    processors: of its logits, beside those of its options.
-    priority: the caller's; for policies that order the requests that wait, lower ones earlier.
-    adapter: by which the target reads it; None: by none.
-    transfer: set by a drafter when the text has ended: the caller shall wait for it too.
-    num_cached_tokens: of its prompt, those that it found in the caches when it first began (None
-    until then).
-    arrival_time, scheduled_time: when it was made, and when its first rows were scheduled (None
-    until then), of `time.monotonic`.
+    id: unique among the requests of an executor; lower ids arrived earlier. tokens: prompt and
+    output so far, the newest one last (the root, in a generation step); a view of what C++ holds,
+    which commits extend. max_output_tokens: how many tokens it may emit in all, already cut to what
+    max_seq_len leaves. max_draft_len: depth of its drafts; 0: no drafts, and no rows in draft
+    caches. seed: of the sampling noise, resolved (never None). sample_index: which of the `n`
+    samples. eos_token_ids: ids that end the text; empty if EOS is ignored. num_steps: target
+    verifications so far. finish_reason: None while it runs. processors: of its logits, in addition
+    to those of its options. priority: given by the caller; policies admit lower ones earlier.
+    adapter: the target's adapter for it; None: none. transfer: set by a drafter when the text has
+    ended: the caller must wait for it too. num_cached_tokens: prompt tokens that it found in the
+    caches when it first began (None until then). arrival_time, scheduled_time: when it was created,
+    and when its first rows were scheduled (None until then), of `time.monotonic`.
 
     A step feeds rows tokens[committed : committed + n] of the target cache. With one row left (the
     root) the request *generates*: draft nodes may follow it. A longer remainder is prefill, and the
