@@ -126,8 +126,8 @@ class TreeRollout(nn.Module):
         return self.levels.grow(tokens, scores, expand)
 
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
-        """Each request's root, the row ``last_rows[b]``, as `beam_rows` needs it: ``context_lens [B]
-        i64`` counts the cached tokens up to and including it."""
+        """Each request's root, the row ``last_rows[b]``, as `beam_rows` needs it: ``context_lens
+        [B] i64`` counts the cached tokens up to and including it."""
         # Rollout rows lie behind the accepted rows: row j of the rollout at cache offset j.
         context = rows_behind(rows, last_rows)
         return rows._replace(
