@@ -156,8 +156,8 @@ def test_what_is_asked_for_is_made(
     made = formats.at("layers.0").of({"attn.q": 8}), formats.of_head("head")
     rounds = activation != "float32", False  # what logits are made of is not rounded
     for kind, scheme, rounded in zip(made, (layers, head), rounds, strict=True):
-        assert kind == (IntegerFormat(scheme, rounded) if scheme else PANELS)
+        assert kind == (QuantisedFormat(scheme, rounded) if scheme else PANELS)
     assert formats.target_head == made[1]
     draft = formats_of(resolve_weights(build, "float32", None, CPU)[0], True, rounds_head=True)
-    rounded = IntegerFormat(head, activation != "float32") if head else PANELS
+    rounded = QuantisedFormat(head, activation != "float32") if head else PANELS
     assert draft.of_head("head") == rounded and draft.layers == formats.layers

@@ -54,14 +54,15 @@ def formats_of(
         embedding = head if alike else made(name, None, rounds_head)
     elif name not in ("auto", build.dtype):
         embedding = replace(ROWS, dtype=getattr(torch, name))
+    schemes = () if storage is None else storage.schemes
     # Engines that were built before say auto, and have floats.
     return NetworkFormats(
         layers,
         head,
         target_head=head,
         storage=storage,
-        rounds_inputs=rounds,
-        rounds_head=rounds_head,
+        kept={scheme: kept_format(scheme, rounds) for scheme in schemes},
+        kept_heads={scheme: kept_format(scheme, rounds_head) for scheme in schemes},
         embedding=embedding,
         target_embedding=embedding,
         keeps_rows=name != "auto",

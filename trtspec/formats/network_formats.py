@@ -18,19 +18,19 @@ class NetworkFormats:
 
     layers: of all but heads. head: of the network's own heads. target_head: of the head of its
     target, which a draft may borrow (of a target, its own). storage: how weights lie in the
-    checkpoint that are kept so, whatever the others are; rounds_inputs, rounds_head: whether
-    products with these round their inputs, and those of heads and tables. within: the beginning of
-    the names, as a checkpoint has them, of what is built: ``layers.0.attn.``. embedding,
-    target_embedding: of tables of embeddings, its own and its target's; None: floats of the
-    network's dtype. keeps_rows: whether these, too, are kept as storage says.
+    checkpoint that are kept so, whatever the others are; kept, kept_heads: the formats of these
+    schemes, in layers, and in heads and tables. within: the beginning of the names, as a checkpoint
+    has them, of what is built: ``layers.0.attn.``. embedding, target_embedding: of tables of
+    embeddings, its own and its target's; None: floats of the network's dtype. keeps_rows: whether
+    these, too, are kept as storage says.
     """
 
     layers: WeightFormat
     head: WeightFormat
     target_head: WeightFormat
     storage: NetworkStorage | None = None
-    rounds_inputs: bool = False
-    rounds_head: bool = False
+    kept: Mapping[WeightStorage, WeightFormat] = field(default_factory=dict)
+    kept_heads: Mapping[WeightStorage, WeightFormat] = field(default_factory=dict)
     within: str = ""
     embedding: WeightFormat | None = None
     target_embedding: WeightFormat | None = None
@@ -52,11 +52,11 @@ class NetworkFormats:
 
     def of_head(self, name: str) -> WeightFormat:
         """That of a head of its own, which is made of this weight."""
-        return self._kept(name, self.rounds_head) or self.head
+        return self._kept(name, self.kept_heads) or self.head
 
     def of_embedding(self, name: str) -> WeightFormat | None:
         """That of a table of embeddings of its own, which is made of this weight; None: floats."""
-        kept = self._kept(name, self.rounds_head) if self.keeps_rows else None
+        kept = self._kept(name, self.kept_heads) if self.keeps_rows else None
         return kept or self.embedding
 
     def of_experts(self, count: int, parts: Sequence[str]) -> WeightFormat:
@@ -105,11 +105,11 @@ class NetworkFormats:
         return f"{said}, as stored {', '.join(kept)}"
 
     def _one(self, name: str, otherwise: WeightFormat) -> WeightFormat:
-        return self._kept(name, self.rounds_inputs) or otherwise
+        return self._kept(name, self.kept) or otherwise
 
-    def _kept(self, name: str, rounds_inputs: bool) -> WeightFormat | None:
+    def _kept(self, name: str, kept: Mapping[WeightStorage, WeightFormat]) -> WeightFormat | None:
         scheme = self.storage.scheme(self.within + name) if self.storage is not None else None
-        return None if scheme is None else kept_as(scheme, rounds_inputs)
+        return None if scheme is None else kept[scheme]
 
     @property
     def _own(self) -> list[WeightFormat]:
