@@ -1,4 +1,4 @@
-"""Backend: what compiles the graphs of an engine and runs them."""
+"""Backend: compiles the graphs of an engine and runs them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,22 @@ from trtspec.errors import ConfigError
 @strict_config()
 @dataclass(frozen=True)
 class NoOptions:
-    """The options of a backend that has none."""
+    """The options of a backend without options."""
 
 
 class Backend:
-    """One way of compiling and running engines. Backends have no state: there is one object of
-    each.
+    """A way of compiling and running engines. Backends have no state: there is one object of each.
 
-    name: as users write it. title: in sentences. runs_ops: its graphs call the ops of trtspec, so
-    that on a CPU floats may lie in panels. is_portable: a graph is the same for all devices.
+    name: for users. title: for sentences. runs_ops: its graphs call trtspec's ops, so that on a CPU
+    floats may be stored in panels. is_portable: a graph is the same for all devices.
     makes_artifacts: whether `compile` makes anything. compiles_apart: graphs are compiled in
-    processes of their own, side by side. keeps_weights: its engines hold weights of their own, and
-    what lies in the weight files stays on the host. captures_calls: CUDA graphs are captured inside
-    its sessions. dtypes: what it computes in, the one to fall back on first; no_dtype: why it
-    computes in no other. options_class: the strict dataclass of a build's options. compiler: the
-    module that makes its artifacts (see `compile`). report: a file in the engine folder that says
-    what became of the graphs. matched: facts of an `Environment` that must be the same where an
-    engine is opened; None: all. elsewhere: the flag that builds an engine for a device that is not
-    here.
+    separate processes, in parallel. keeps_weights: its engines hold weights of their own, and the
+    weight files' contents stay on the host. captures_calls: CUDA graphs are captured inside its
+    sessions. dtypes: in which it computes, the preferred fallback first; no_dtype: why it supports
+    no others. options_class: the strict dataclass of a build's options. compiler: the module that
+    makes its artifacts (see `compile`). report: a file in the engine folder about its graphs.
+    matched: facts of an `Environment` that must be the same where an engine is opened; None: all.
+    elsewhere: the flag that builds an engine for a device that is not present.
     """
 
     name: str
@@ -66,12 +64,11 @@ class Backend:
         return from_dict(self.options_class, given)
 
     def add_flags(self, parser: Any) -> None:
-        """Flags of trtspec-build for its options, each by the option's name and None by default;
-        ``parser``: an `argparse` group."""
+        """Add flags of trtspec-build for its options, each named after its option, with default
+        None; ``parser``: an `argparse` group."""
 
     def resolve_device(self, asked: str) -> tuple[str, str | None]:
-        """The device that auto, cpu or cuda means, and the reason where it is not the one asked
-        for.
+        """The device for auto, cpu or cuda, and the reason if it is not the requested one.
 
         Raises:
             ConfigError: the backend does not run on that device.
@@ -83,25 +80,26 @@ class Backend:
         return ("cuda" if found else "cpu"), reason
 
     def check_options(self, options: Any, dtype: str) -> None:
-        """ConfigError if an engine with these options cannot compute in ``dtype``."""
+        """Raise ConfigError if an engine with these options cannot compute in ``dtype``."""
 
     def complete(self, options: Any) -> tuple[Any, list[str]]:
-        """The options with their open choices decided by what can be done here, and the reasons.
-        ConfigError if what was asked for cannot be done."""
+        """The options with open choices decided by what is possible here, and the reasons.
+        ConfigError if a request is impossible."""
         return options, []
 
     def options_differ(self, asked: Any, built: Any) -> bool:
-        """Whether an engine was built with other options than were asked for; the defaults ask for
+        """Whether an engine was built with other options than requested; defaults request
         nothing."""
         return bool(asked not in (self.options_class(), built))
 
     def drafts_by_pass(self, device: str) -> bool:
-        """Whether drafts that can be are rolled out by calls of one pass each, in a loop that stops
-        where the next one does not pay: on a CPU, where a call costs little beside a pass."""
+        """Whether drafts that support it are rolled out by calls of one pass each, in a loop that
+        stops when the next pass does not pay: on a CPU, where a call costs little compared to a
+        pass."""
         return device == "cpu" and self.runs_ops
 
     def has_slots(self, options: Any) -> bool:
-        """Whether a sequence has one slot of the cache in place of blocks."""
+        """Whether a sequence has one slot of the cache instead of blocks."""
         return False
 
     # The environment.
@@ -116,7 +114,7 @@ class Backend:
         return Environment.here(device)
 
     def environment_to_build(self, device: str, options: Any) -> Environment:
-        """What an engine that is built here will depend on.
+        """What an engine built here will depend on.
 
         Raises:
             ConfigError, BuildError: it cannot be built here.
@@ -129,12 +127,12 @@ class Backend:
         return self.environment_here(device)
 
     def memory_to_build_for(self, device: str, options: Any) -> int | None:
-        """Bytes of memory of the device that an engine will run on; None: not known here."""
+        """Bytes of memory of the device that an engine will run on; None: unknown."""
         return total_memory(device)
 
     def misfits(self, built: Environment, device: str) -> list[str]:
         """The facts in which this machine differs from the one that built an engine, with both
-        values; of a processor's instructions those that it lacks."""
+        values; of processor instructions, those that are missing."""
         here = self.environment_here(device)
         was, now = built.facts, here.facts
         was["instructions"], now["instructions"] = " ".join(here.lacks(built)), ""
@@ -151,29 +149,29 @@ class Backend:
         return [graph for network in engine.networks for graph in network.graphs]
 
     def lacks(self) -> str | None:
-        """What is missing here to compile graphs, with the remedy; None: nothing, or it is not
-        known yet."""
+        """What is missing here to compile graphs, with the remedy; None: nothing, or not known
+        yet."""
         return None
 
     def compiler_variables(self) -> dict[str, str]:
-        """What the environment of the processes that compile has besides ours.
+        """Additional environment variables for the processes that compile.
 
         Raises:
-            BuildError: what compiles graphs is missing, or could not work here.
+            BuildError: what compiles graphs is missing, or cannot work here.
         """
         return {}
 
     def prepare_compiler(self) -> None:
-        """Import the compiler and let it find out about this machine. The processes that compile
-        are forks of the one that calls this."""
+        """Import the compiler and let it detect this machine. The processes that compile are forks
+        of the one that calls this."""
         if self.compiler:
             importlib.import_module(self.compiler)
 
     def compile(self, graph: Graph, path: Path, device: str) -> None:
-        """Make the artifact of a graph for a device. An artifact depends on shapes alone.
+        """Make the artifact of a graph for a device. An artifact depends only on shapes.
 
         By default ``compile_graph(graph, path, device)`` of the module `compiler` makes it. That
-        module is imported here and not before, as compilers take seconds to import.
+        module is only imported here, as compilers take seconds to import.
 
         Raises:
             BuildError: it could not be made.
@@ -184,14 +182,14 @@ class Backend:
         """Finish an engine folder that has its weights and artifacts.
 
         Raises:
-            BuildError: it could not be done.
+            BuildError: it failed.
         """
 
     # Sessions.
 
     def verifies(self, engine: EngineShape) -> bool:
         """Whether the target's session samples and accepts by itself (see `EngineInputs`): in its
-        graph, or by ops behind that (see `trtspec.backends.verifying`)."""
+        graph, or by ops after it (see `trtspec.backends.verifying`)."""
         return False
 
     def open(
@@ -202,11 +200,11 @@ class Backend:
         weights: Mapping[str, Tensor],
         graph_batches: Sequence[int] = (),
     ) -> dict[str, Session]:
-        """The sessions of a network, by the names of its graphs.
+        """The sessions of a network, by graph name.
 
-        ``weights``: all constants of the network, borrowed ones included; sessions use this memory.
-        ``graph_batches``: rising numbers of requests, for a backend that captures calls itself: it
-        pads calls to these sizes and, on CUDA, captures them.
+        ``weights``: all constants of the network, including borrowed ones; sessions use this
+        memory. ``graph_batches``: ascending numbers of requests, for a backend that captures calls
+        itself: it pads calls to these sizes and, on CUDA, captures them.
 
         Raises:
             EngineError: artifacts are missing or do not fit.

@@ -18,17 +18,17 @@ _Size = tuple[int, int, int]
 
 
 class Replayable(Protocol):
-    """What a capture gives."""
+    """The result of a capture."""
 
     def replay(self) -> Any:
-        """Run again what was captured, on the buffers it was captured with."""
+        """Run again what was captured, on the buffers that it was captured with."""
         ...
 
 
 @dataclass(frozen=True)
 class _Captured:
-    """A captured call on buffers of its own. addresses: where these buffers lie. caches: where the
-    caches lie that it was captured with."""
+    """A captured call with its own buffers. addresses: of these buffers. caches: addresses of the
+    caches that it was captured with."""
 
     graph: Replayable
     inputs: list[Tensor]
@@ -42,9 +42,9 @@ class CudaGraphSession:
 
     Everything in such a call has a fixed size: rows, requests, logits rows. The tensors of the
     first call of a size become the graph's own buffers: later ones are copied into them, unless
-    they lie at the same addresses, so a caller that fills the same buffers again pays for no copy.
-    The outputs are the graph's too: they hold until the next call of the same size. Calls of other
-    sizes (prompts) run in the session itself, and so do calls with other caches than the first call
+    they have the same addresses, so a caller that reuses its buffers pays for no copy. The outputs
+    belong to the graph too: they are valid until the next call of the same size. Calls of other
+    sizes (prompts) run in the session itself, as do calls with other caches than the first call
     had.
     """
 
@@ -80,7 +80,7 @@ class CudaGraphSession:
         return list(captured.outputs)
 
     def _fill(self, captured: _Captured, inputs: EngineInputs, rows: int) -> bool:
-        """Bring the inputs into the graph's buffers; False if they come with other caches."""
+        """Copy the inputs into the graph's buffers; False if they come with other caches."""
         if _addresses(inputs.caches) != captured.caches:
             return False
         others = inputs._replace(caches=()).flat()
@@ -115,8 +115,8 @@ def _addresses(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def record(call: Callable[[], list[Tensor]], pool: Any) -> tuple[Replayable, list[Tensor], Any]:
-    """Capture a call: the graph, the outputs that it writes, and the memory pool it took from
-    (``pool``, or a new one for None).
+    """Capture a call: the graph, its outputs, and the memory pool that it uses (``pool``, or a new
+    one for None).
 
     The call runs a few times before the capture: a first use loads kernels and sets up libraries,
     which a capture forbids. Writing the same rows to the same slots again changes nothing.

@@ -1,4 +1,4 @@
-"""The device an engine runs on: whether it is there, and what it is."""
+"""The device that an engine runs on: whether it is present, and its properties."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def device_problem(device: str, compiles_kernels: bool = False) -> str | None:
     """Why nothing can be built for or run on ``device`` (cpu or cuda) here; None if it can.
 
     ``compiles_kernels``: the engine has its own attention, and the few kernels beside it are
-    compiled when they are needed, so it needs no library of CUDA ops. The answer is the part of a
-    sentence that follows "but"; it ends with the remedy.
+    compiled on demand, so it needs no library of CUDA ops. The answer completes a sentence after
+    "but", and ends with the remedy.
     """
     if device == "cpu":
         return None
@@ -45,7 +45,7 @@ def gpu_name() -> str:
 
 
 def compute_capability() -> str:
-    """Compute capability of the CUDA device, as ``9.0``; compiled kernels run on no other."""
+    """Compute capability of the CUDA device, such as ``9.0``; compiled kernels run on no other."""
     major, minor = torch.cuda.get_device_capability(0)
     return f"{major}.{minor}"
 
@@ -58,7 +58,7 @@ def total_memory(device: str) -> int:
 
 
 def free_memory(device: str) -> int:
-    """Bytes of the device's memory that can be had; for a CPU, see `available_memory`."""
+    """Bytes of the device's memory that are available; for a CPU, see `available_memory`."""
     if device == "cuda":
         free, _ = torch.cuda.mem_get_info(0)
         return int(free)
@@ -66,8 +66,7 @@ def free_memory(device: str) -> int:
 
 
 def visible_gpus(count: int) -> list[str]:
-    """So many CUDA devices, the first ones that this process sees, as CUDA_VISIBLE_DEVICES names
-    them.
+    """The first CUDA devices that this process sees, that many, as CUDA_VISIBLE_DEVICES names them.
 
     Raises:
         ConfigError: there are fewer.

@@ -1,4 +1,4 @@
-"""Environment: what compiled code depends on in the machine and in what is installed."""
+"""Environment: what compiled code depends on in the machine and the installed software."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trtspec.ops import OPS_VERSION
 _EXTENSION = re.compile(
     r"(avx|sse|amx_|fma|bmi|sha_|v?aes$|gfni|v?pclmul).*|ssse3|pni|popcnt|abm|f16c|movbe|adx|xop|tbm"
 )
-"""What a Linux kernel calls the extensions of x86 that a compiler makes use of, of all that it says
-of a processor."""
+"""The Linux kernel's names for x86 extensions that a compiler uses, among everything it reports
+about a processor."""
 
 
 def cpu_instructions(root: Path = Path("/")) -> str | None:
-    """The extensions of its instruction set that the processor has, by the kernel's names, sorted.
-    Code that is compiled for this very processor may use all of them. None: not known. ``root``:
-    the folder that holds ``proc``."""
+    """The processor's instruction set extensions, by the kernel's names, sorted. Code compiled for
+    this processor may use all of them. None: unknown. ``root``: the folder that contains ``proc``.
+    """
     try:
         lines = (root / "proc" / "cpuinfo").read_text().splitlines()
     except OSError:
@@ -41,9 +41,9 @@ def cpu_instructions(root: Path = Path("/")) -> str | None:
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts of the place where an engine was built. compute_capability and gpu are None for an
-    engine that runs on the CPU. instructions: see `cpu_instructions`. own: facts for its backend
-    alone, by name."""
+    """Facts about where an engine was built. compute_capability and gpu are None for an engine that
+    runs on the CPU. instructions: see `cpu_instructions`. own: facts that concern only its backend,
+    by name."""
 
     torch: str
     machine: str
@@ -69,8 +69,8 @@ class Environment:
         )
 
     def lacks(self, built: Environment) -> list[str]:
-        """The instructions that code which was ``built`` may use and that are missing here, as far
-        as is known of both places."""
+        """Instructions that code ``built`` there may use and that are missing here, as far as both
+        are known."""
         if built.instructions is None or self.instructions is None:
             return []
         here = self.instructions.split()
@@ -78,13 +78,12 @@ class Environment:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that must match unless the backend says otherwise: all but the name of the
-        GPU."""
+        """The facts that must match unless the backend says otherwise: all but the GPU's name."""
         return {key: value for key, value in self.to_dict().items() if key != "gpu"}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, the backend's beside the others. Facts that the device does not
-        have are left out."""
+        """Plain JSON values, including the backend's own. Facts that do not apply to the device are
+        left out."""
         shared = {name: getattr(self, name) for name in _SHARED}
         return {key: value for key, value in shared.items() if value is not None} | dict(self.own)
 

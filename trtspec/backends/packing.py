@@ -17,8 +17,8 @@ from trtspec.ops.draft_batch import DraftBatch
 
 
 class GroupState(NamedTuple):
-    """Where the state of a draft's request is: its slot; the snapshot that it is copied from before
-    the call, and where it is copied to behind it, -1: neither."""
+    """The state of a draft's request: its slot; the snapshot that it is restored from before the
+    call, and the one that it is copied to afterwards, -1: none."""
 
     slot: int
     source: int = -1
@@ -27,12 +27,11 @@ class GroupState(NamedTuple):
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The rows of one request: tokens behind its committed ones; draft nodes may follow, if its
-    root is the only token. ``last_logits`` wants logits of the last token and of the nodes. blocks:
-    int32 [n], the request's block table. gap: tokens that it has beside the ``context`` rows which
-    are held: positions are so many further than places in the cache. state: of a draft that keeps
-    states.
-    """
+    """The rows of one request: tokens after its committed ones; draft nodes may follow if its root
+    is the only token. ``last_logits``: logits of the last token and of the nodes are wanted.
+    blocks: int32 [n], the request's block table. gap: tokens in addition to the ``context`` rows
+    that are held: positions exceed places in the cache by this number. state: for a draft with
+    recurrent states."""
 
     tokens: Sequence[int]
     context: int
@@ -44,9 +43,9 @@ class RowGroup:
 
 class RowBatch(NamedTuple):
     """``rows`` of an engine call, those whose logits are wanted (``logits_rows`` int64 [R], in
-    order), and ``cached_tokens`` whose K/V it reads: those committed, and the rows' own.
-    ``state_slots``: of a network that keeps states, those of the requests, int32 [B]. ``adapters``:
-    where each row's adapter lies among those of the engine, int32 [T]; -1: it has none."""
+    order), and ``cached_tokens`` whose K/V it reads: committed ones and the rows' own.
+    ``state_slots``: for a network with recurrent states, those of the requests, int32 [B].
+    ``adapters``: the slot of each row's adapter, int32 [T]; -1: none."""
 
     rows: RowInputs
     logits_rows: Tensor
@@ -58,9 +57,11 @@ class RowBatch(NamedTuple):
 def pack(
     groups: Sequence[RowGroup], layout: CacheLayout, drafts: DraftBatch | None = None
 ) -> RowBatch:
-    """The rows of these requests, and ``drafts`` behind those of each.
+    """The rows of these requests, each followed by its ``drafts``.
 
-    RuntimeError for rows that do not fit the blocks of their request, or those the layout."""
+    RuntimeError for rows that do not fit the blocks of their request, or blocks that do not fit the
+    layout.
+    """
     pack, _ = _packer(layout)
     states = [group.state.slot for group in groups if group.state is not None]
     packed = _packed(
@@ -80,7 +81,7 @@ def pack(
 def pack_plan(
     table: Tensor, blocks: Sequence[Tensor], layout: CacheLayout, drafts: DraftBatch
 ) -> RowBatch:
-    """The same of the items of a step's plan, given its ``table`` and the blocks of each."""
+    """The same for the items of a step's plan, given its ``table`` and the blocks of each."""
     _, pack = _packer(layout)
     return _packed(pack(table, blocks, drafts.address))
 
@@ -92,8 +93,8 @@ def _packed(packed: tuple[list[Tensor], int]) -> RowBatch:
 
 @cache
 def _packer(layout: CacheLayout) -> tuple[Any, Any]:
-    """The packer of C++, which its step loop uses as well: its methods, as looking one up takes as
-    long as packing a few rows."""
+    """The methods of the C++ packer, which its step loop uses as well; looking one up takes as long
+    as packing a few rows."""
     sizes = layout.tokens_per_block, layout.blocks_per_sequence, layout.mask_words
     packer = torch.classes.trtspec.RowPacker(*sizes)
     return packer.pack, packer.pack_plan

@@ -1,8 +1,8 @@
-"""Parts: the graphs that a network is cut into where sequences have slots, as data.
+"""Parts: the graphs that a network is split into where sequences have slots, as data.
 
-A target is one part. A draft with K/V is one for a pass, one for its head and, where it reads the
-target's states, one that makes features of them: its rollout calls them depth by depth, through
-what stands in for the network (see `OpenParts`).
+A target is one part. A draft with K/V has a part for a pass, one for its head and, if it reads the
+target's hidden states, one that makes features from them: its rollout calls them depth by depth,
+through a stand-in for the network (see `OpenParts`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from trtspec.models.rows import Caches, PackedRows
 
 
 class MaskKind(NamedTuple):
-    """What a layer cuts of the positions that its rows may see: but for the newest ``window`` of
-    them (0: none), and those behind a row's own place (``is_causal``)."""
+    """Which of the visible positions a layer masks out: all but the newest ``window`` (0: none),
+    and those after a row's own place (``is_causal``)."""
 
     window: int = 0
     is_causal: bool = False
 
 
 class PartRole(Enum):
-    """What a part does of its network: all of a target (`CausalLM.forward`); one pass (`draft`);
-    the writing of context rows (`forward` of a network that makes K/V of states alone); a method
-    that needs neither rows nor caches (`RowMethod`)."""
+    """What a part computes: a whole target (`CausalLM.forward`); one pass (`draft`); writing
+    context rows (`forward` of a network whose K/V come from hidden states only); a method that
+    needs neither rows nor caches (`RowMethod`)."""
 
     TARGET = "target"
     PASS = "pass"
@@ -40,8 +40,8 @@ class PartRole(Enum):
 
 
 class RowMethod(NamedTuple):
-    """A method of a network's module: its name, the width of the rows that it is given, and what
-    its graph calls these and what it makes of them."""
+    """A method of a network's module: its name, the width of its input rows, and the names of its
+    graph's input and output."""
 
     name: str
     width: int
@@ -53,11 +53,11 @@ class RowMethod(NamedTuple):
 class Part:
     """One graph of a network.
 
-    name: in its network, and of its file. decoder: of the K/V, and the width of its rows; None for
-    a part without. module: the submodule that it is over; empty: the network. masks: those that
-    its rows read, in order. states: of a part that writes context rows, the width of the target's
-    states that it makes them of. reads_features: whether a pass reads features beside its tokens,
-    and gives those of the next one. method: which one, of a part that is a method.
+    name: within its network, and of its file. decoder: of the K/V, and the width of its rows; None
+    for a part without. module: the submodule that it covers; empty: the network. masks: those that
+    its rows read, in order. states: for a part that writes context rows, the width of the target's
+    hidden states that it reads. reads_features: whether a pass reads features in addition to its
+    tokens, and returns those of the next one. method: for a part that is a method.
     """
 
     role: PartRole
@@ -87,13 +87,13 @@ class RowsGraph(Protocol):
         features: Tensor | None = None,
         logits_rows: Tensor | None = None,
     ) -> list[Tensor]:
-        """The graph's outputs for packed rows. Over slots they lie on the host, but for tokens,
+        """The graph's outputs for packed rows. Over slots these are on the host, except for tokens,
         tree masks and features that were made on the device."""
         ...
 
 
 class OpenParts(Protocol):
-    """The parts of a network, opened, for what stands in for it in its rollouts."""
+    """The opened parts of a network, for its stand-in in rollouts."""
 
     @property
     def max_rows(self) -> int:
@@ -109,12 +109,12 @@ class OpenParts(Protocol):
         ...
 
     def tensor(self, name: str) -> Tensor | None:
-        """A tensor of the network by its name, on the engine's device; None if it has none."""
+        """A tensor of the network by its name, on the engine's device; None if there is none."""
         ...
 
 
 def mask_kinds(decoder: ModelConfig, causal_layers: Sequence[bool] = ()) -> tuple[MaskKind, ...]:
     """The masks that rows of a decoder read, in the order of a graph's inputs. ``causal_layers``:
-    of each layer, whether its rows see none behind their own place; empty: no layer's."""
+    for each layer, whether its rows see nothing after their own place; empty: for no layer."""
     windows = [layer.window for layer in decoder.layers]
     return tuple(sorted(set(map(MaskKind, windows, causal_layers or [False] * len(windows)))))

@@ -1,4 +1,4 @@
-"""The backends by name, those of other packages among them."""
+"""The backends by name, including those of other packages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ENTRY_POINTS = "trtspec.backends"
 """Group of the entry points by which other packages add a `Backend`, as an object."""
 AUTO = "auto"
 DEFAULT = AotiBackend.name
-"""What auto means, where nothing that it compiles with is missing."""
+"""The backend for auto, if everything that it compiles with is present."""
 WITHOUT_COMPILER = EagerBackend.name
-"""What it means elsewhere."""
+"""The backend for auto otherwise."""
 _BUILT_IN = (AotiBackend(), OnnxBackend(), TensorRTBackend(), EagerBackend())
 _ELSEWHERE = ("pytorch", "_autodeploy")
 
@@ -47,7 +47,7 @@ def backends() -> Mapping[str, Backend]:
 
 
 def backend_named(name: str) -> Backend:
-    """The backend of that name, or the usual one for auto; ConfigError for any other name."""
+    """The backend of that name, or the default one for auto; ConfigError for any other name."""
     known = backends()
     wanted = usual_backend()[0] if name == AUTO else name
     if wanted not in known:
@@ -60,7 +60,7 @@ def backend_named(name: str) -> Backend:
 
 
 def usual_backend() -> tuple[str, str | None]:
-    """What auto means here, and the reason where that is not the default."""
+    """The backend for auto here, and the reason if it is not the default."""
     missing = backends()[DEFAULT].lacks()
     return (DEFAULT, None) if missing is None else (WITHOUT_COMPILER, missing)
 

@@ -1,4 +1,4 @@
-"""Sessions: what runs an engine, and what runs one graph."""
+"""Sessions: run an engine, or a single graph."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Session(Protocol):
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
         """Run once; caches among the inputs are written in place. On the host the outputs are new
-        tensors; on a device the next call may write over them."""
+        tensors; on a device the next call may overwrite them."""
         ...
 
 
 class GraphSession(Protocol):
-    """Runs one lowered graph (see `trtspec.backends.slots`), which has inputs of its own."""
+    """Runs one lowered graph (see `trtspec.backends.slots`), which has its own inputs."""
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run on the graph's inputs in order; caches among them are written in place. Returns the
@@ -33,7 +33,7 @@ class GraphSession(Protocol):
 
 class ModuleSession:
     """Runs a torch module that has an engine's signature: an uncompiled model (for tests and
-    debugging, only when asked for), or a module over lowered graphs."""
+    debugging, only on request), or a module over lowered graphs."""
 
     def __init__(self, module: nn.Module, signature: Signature, device: str = "cpu") -> None:
         self._module = module.to(device).eval()

@@ -1,4 +1,4 @@
-"""EngineShape: what a backend needs to know of an engine, as data."""
+"""EngineShape: what a backend needs to know about an engine, as data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trtspec.models.signature import Signature
 TARGET = "target"
 """The folder of the target in an engine folder."""
 WEIGHTS_NAME = "weights.safetensors"
-"""In the folder of each network."""
+"""The weight file in the folder of each network."""
 
 BORROWED = "target."
 LEVELS = "levels."
 """Parts of the names of constants that a draft's module does not own: `BORROWED`, anywhere in a
-name, marks a tensor of the target; `LEVELS`, at its beginning, an index tensor of a static tree."""
+name, marks a tensor of the target; the prefix `LEVELS` marks an index tensor of a static tree."""
 
 
 def as_it_is(module: nn.Module) -> nn.Module:
@@ -37,10 +37,9 @@ class Graph:
     name: of the graph in its network. folder: of the network. file: its artifact, relative to the
     engine folder. network: makes the network with uninitialised weights, on torch's default device.
     over: makes the graph's module from such a network. sign: makes example inputs. passes: how
-    often a call passes over the weights. facts: what its code depends on beside the networks and
-    the numbers that all graphs depend on, as plain values. inputs, outputs: names in flat order,
-    for a lowered graph. The last ``num_caches`` of each are the same caches, before and after the
-    call.
+    often a call passes over the weights. facts: what its code depends on besides the networks and
+    the numbers that concern all graphs, as plain values. inputs, outputs: names in flat order, for
+    a lowered graph. The last ``num_caches`` of each are the same caches, before and after the call.
     """
 
     name: str
@@ -68,9 +67,9 @@ class Graph:
 class NetworkShape:
     """The target, or a draft.
 
-    folder: where its files lie; graphs over slots are named by it. decoder: None for a network
+    folder: where its files are; graphs over slots are named after it. decoder: None for a network
     without K/V. graphs: over paged caches, each run by a session. make: see `Graph.network`. parts:
-    what the network is cut into over slots. stand_in: makes the module that runs these parts in
+    what the network is split into over slots. stand_in: makes the module that runs these parts in
     place of the network; for a target the backend has one.
     """
 
@@ -93,10 +92,10 @@ class NetworkShape:
 
 @dataclass(frozen=True)
 class EngineShape:
-    """An engine. rows: most rows behind a request's committed tokens in a call. verify_rows: rows
-    of a usual verification. lookahead: most tokens behind a row that a draft's row depends on.
-    capture_layers: the states that the target hands out. options: the backend's, as plain values.
-    The limits are those of `BuildConfig`."""
+    """An engine. rows: most rows after a request's committed tokens in a call. verify_rows: rows of
+    a typical verification. lookahead: most tokens after a row that a draft's row depends on.
+    capture_layers: the hidden states that the target outputs. options: the backend's, as plain
+    values. The limits are those of `BuildConfig`."""
 
     dtype_name: str
     device: str
@@ -119,6 +118,6 @@ class EngineShape:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its models compute in."""
+        """The dtype in which its models compute."""
         dtype: torch.dtype = getattr(torch, self.dtype_name)
         return dtype

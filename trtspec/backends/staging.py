@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 256
-"""Bytes; compiled kernels may count on 16, and torch's own allocator gives 512."""
+"""Bytes; compiled kernels may rely on 16, and torch's own allocator gives 512."""
 _ELEMENT = 8
-"""Bytes of the largest elements. A view of any dtype may begin at a multiple of it only."""
+"""Bytes of the largest elements. A view of any dtype may only begin at a multiple of it."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _HostMemory:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Memory for tensors of certain shapes on host and device, and views of both as those
+    """Memory for tensors of certain shapes on host and device, and views of both as these
     tensors."""
 
     host: _HostMemory
@@ -55,8 +55,8 @@ class Staging:
     def to_device(self, tensors: Sequence[Tensor], stable: bool = False) -> list[Tensor]:
         """The tensors on the device.
 
-        ``stable``: tensors of these shapes come again and again. They then lie at the same
-        addresses every time, and a call overwrites what the last one with these shapes gave.
+        ``stable``: tensors of these shapes recur. They then have the same addresses every time, and
+        a call overwrites the results of the last one with these shapes.
         """
         if not self.copies:
             return list(tensors)
@@ -91,8 +91,8 @@ class Staging:
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors on the host, in one copy that waits for the device. On a CPU they are given back
-    as they are."""
+    """The tensors on the host, in one copy that waits for the device. On a CPU they are returned as
+    they are."""
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return list(tensors)
     return split(join(tensors).cpu(), tensors)
@@ -132,7 +132,7 @@ def _size(tensors: Sequence[Tensor]) -> int:
 
 
 def _views(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """``memory [bytes] u8`` as tensors of the shapes and dtypes of ``like``, each aligned."""
+    """``memory [bytes] u8`` as tensors with the shapes and dtypes of ``like``, each aligned."""
     views, begin = [], 0
     for tensor in like:
         part = memory[begin : begin + tensor.numel() * tensor.itemsize]

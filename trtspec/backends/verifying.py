@@ -1,4 +1,4 @@
-"""VerifyingSession: a target's session, and behind it the ops that sample its logits and accept."""
+"""VerifyingSession: a target's session followed by ops that sample its logits and accept."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trtspec.ops.sampling import sample
 
 
 class VerifyingSession:
-    """Samples and accepts in the call of a session that returns logits.
+    """Samples and accepts within the call of a session that returns logits.
 
-    What decides comes to the device with the call's rows, and the ops are launched on its stream,
-    without a wait: a CUDA graph of the call holds them too.
+    The sampling inputs come to the device with the call's rows, and the ops are launched on its
+    stream, without waiting: a CUDA graph of the call includes them.
     """
 
     def __init__(self, session: Session, width: int) -> None:
@@ -25,9 +25,9 @@ class VerifyingSession:
         self._width = width
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
-        """See `Session.run`. Returns what the session does, and behind it ``sampled [R] i64``,
-        ``accepted_rows [J, width] i32`` and ``num_emitted [J] i32``, as `sample` and `accept_trees`
-        say of the J requests of ``row_start``; those without rows emit nothing."""
+        """See `Session.run`. Returns the session's outputs, followed by ``sampled [R] i64``,
+        ``accepted_rows [J, width] i32`` and ``num_emitted [J] i32``, as defined by `sample` and
+        `accept_trees` for the J requests of ``row_start``; those without rows emit nothing."""
         if inputs.columns is None:  # nothing to verify: a replay
             return self._session.run(inputs)
         rows, wanted, columns = inputs.rows, inputs.logits_rows, inputs.columns
@@ -42,5 +42,5 @@ class VerifyingSession:
 
 
 def verifying(sessions: Mapping[str, Session], width: int) -> dict[str, Session]:
-    """The sessions of a target, by name, as such that verify trees of at most ``width`` rows."""
+    """The sessions of a target, by name, made to verify trees of at most ``width`` rows."""
     return {name: VerifyingSession(session, width) for name, session in sessions.items()}

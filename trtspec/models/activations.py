@@ -1,5 +1,5 @@
 """Activations between two linear layers, written out: torch's own kernels round an array's tail
-differently from its body, which would let the number of rows in a call change a row's bits."""
+differently from its body, so the number of rows in a call would change a row's bits."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _IN_FLOAT32: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def activate(kind: str, x: Tensor) -> Tensor:
-    """An activation of ``ACTIVATIONS`` (see `DenseSpec`) of ``x [T, K]``, in float32, rounded
+    """An activation of ``ACTIVATIONS`` (see `DenseSpec`) on ``x [T, K]``, in float32, rounded
     once."""
     return _IN_FLOAT32[kind](x.float()).to(x.dtype)
 
 
 def activate_gated(kind: str, x: Tensor) -> Tensor:
-    """``act(gate) * up`` ``[T, K]`` of gate and up side by side ``[T, 2K]``; in float32, rounded
+    """``act(gate) * up`` ``[T, K]`` for gate and up side by side ``[T, 2K]``; in float32, rounded
     once."""
     gate, up = x.float().chunk(2, dim=-1)
     return (_IN_FLOAT32[kind](gate) * up).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Block: what runs one kind of mixer or feed-forward part, and where."""
+"""Block: implements one kind of mixer or feed-forward part, and says where it runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ S = TypeVar("S", bound=LayerPart)
 
 
 class Kernels(Enum):
-    """What computes a block's ops: those of the CPU; those of CUDA; plugins over packed rows, in a
-    standard graph. (Standard operators compute whatever is built.)"""
+    """What computes a block's ops: the CPU's kernels, CUDA's, or plugins over packed rows in a
+    standard graph. (Standard operators support everything that is built.)"""
 
     CPU = "cpu"
     CUDA = "cuda"

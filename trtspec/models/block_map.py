@@ -1,5 +1,5 @@
-"""From the parts of a layer's spec to the blocks that run them. What no block runs, and what no
-kernel computes on a device, is refused by name before anything is built."""
+"""Maps the parts of a layer's spec to the blocks that implement them. Parts without a block, or
+without a kernel on a device, are refused by name before anything is built."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ BLOCKS: dict[type[LayerPart], Block] = {
     block.spec: block
     for block in (ATTENTION, LATENT_ATTENTION, GATED_DELTA, MAMBA2, DENSE, MIXTURE)
 }
-"""All that there are: a new block is a name in this line."""
+"""All blocks: a new one is a name in this line."""
 
 
 def make_mixer(spec: LayerSpec, hidden: int, dtype: torch.dtype, formats: NetworkFormats) -> Any:
-    """The block of a layer's mixer; all are called alike.
+    """The block of a layer's mixer; all have the same interface.
 
     Raises:
-        ConfigError: no block runs a part of the layer.
+        ConfigError: no block implements a part of the layer.
     """
     require_layer(spec)
     return BLOCKS[type(spec.mixer)].make(spec.mixer, hidden, dtype, formats=formats)
@@ -43,10 +43,10 @@ def make_mixer(spec: LayerSpec, hidden: int, dtype: torch.dtype, formats: Networ
 def make_feed_forward(
     spec: LayerSpec, hidden: int, dtype: torch.dtype, formats: NetworkFormats
 ) -> Any:
-    """The block of a layer's feed-forward part; all are called alike.
+    """The block of a layer's feed-forward part; all have the same interface.
 
     Raises:
-        ConfigError: no block runs a part of the layer.
+        ConfigError: no block implements a part of the layer.
     """
     require_layer(spec)
     assert spec.ffn is not None, "layers without one were refused"
@@ -54,7 +54,7 @@ def make_feed_forward(
 
 
 def attention_of(spec: LayerSpec) -> AttentionSpec:
-    """The mixer of a layer of a network that has attention alone.
+    """The mixer of a layer in a network that only supports attention.
 
     Raises:
         ConfigError: see `require_layer`; or its mixer is another.
@@ -64,7 +64,7 @@ def attention_of(spec: LayerSpec) -> AttentionSpec:
 
 
 def dense_of(spec: LayerSpec) -> DenseSpec:
-    """The feed-forward part of a layer that must have a dense one.
+    """The feed-forward part of a layer, which must be dense.
 
     Raises:
         ConfigError: see `require_layer`; or it has another part.
@@ -74,27 +74,33 @@ def dense_of(spec: LayerSpec) -> DenseSpec:
 
 
 def missing_blocks(config: ModelConfig) -> list[str]:
-    """The parts of a decoder that no block runs, in words; empty where blocks run all of it."""
+    """The parts of a decoder that no block implements, in words."""
     return list(dict.fromkeys(part for spec in config.layers.specs for part in _of_layer(spec)))
 
 
 def require_blocks(config: ModelConfig) -> None:
-    """Raises:
-    ConfigError: no block runs a part of the decoder; all such parts are named.
+    """Check that blocks implement the whole decoder.
+
+    Raises:
+        ConfigError: they do not; all missing parts are named.
     """
     _refuse(missing_blocks(config), config.architecture)
 
 
 def require_layer(spec: LayerSpec) -> None:
-    """Raises:
-    ConfigError: no block runs a part of the layer; all such parts are named.
+    """Check that blocks implement the whole layer.
+
+    Raises:
+        ConfigError: they do not; all missing parts are named.
     """
     _refuse(_of_layer(spec), "a layer")
 
 
 def require_kernels(config: ModelConfig, device: str) -> None:
-    """Raises:
-    ConfigError: a device, cpu or cuda, has no kernel of an op that the decoder calls.
+    """Check that a device, cpu or cuda, has kernels for every op of the decoder.
+
+    Raises:
+        ConfigError: an op has none.
     """
     for what in without_kernels(config, Kernels(device)):
         raise ConfigError(
@@ -104,7 +110,7 @@ def require_kernels(config: ModelConfig, device: str) -> None:
 
 
 def without_kernels(config: ModelConfig, kernels: Kernels) -> Iterator[str]:
-    """What such kernels do not compute of a decoder, in words."""
+    """The parts of a decoder that such kernels do not support, in words."""
     for spec in config.layers.specs:
         for part in (spec.mixer, spec.ffn):
             block = BLOCKS.get(type(part))  # type: ignore[arg-type]
@@ -113,7 +119,7 @@ def without_kernels(config: ModelConfig, kernels: Kernels) -> Iterator[str]:
 
 
 def without_adapters(config: ModelConfig) -> list[str]:
-    """The parts of a decoder that no adapter stands beside, in words."""
+    """The parts of a decoder that do not support adapters, in words."""
     parts = [part for spec in config.layers.specs for part in (spec.mixer, spec.ffn)]
     bare = (part for part in parts if part is not None and not BLOCKS[type(part)].takes_adapters)
     return list(dict.fromkeys(part.words for part in bare))

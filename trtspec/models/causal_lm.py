@@ -1,4 +1,4 @@
-"""The decoder-only language model: one class for every family, made of its layers' specs."""
+"""The decoder-only language model: one class for every family, built from its layers' specs."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ from trtspec.models.rope import LayerRotary
 from trtspec.models.rows import Caches, Rows
 
 EMBEDDING = "embed"
-"""The name of the weight, less ``.weight``, that the embedding is filled from."""
+"""The name, without ``.weight``, of the weight that the embedding is loaded from."""
 TOKEN_MAP = "token_map"
-"""The name, in checkpoints and in the ``state_dict``, of the ids that rows of a cut head stand
-for."""
+"""The name, in checkpoints and in the ``state_dict``, of the ids for the rows of a cut head."""
 
 
 class WeightSource(Protocol):
-    """What `CausalLM.load_weights` reads: a checkpoint by internal names, which may read its
+    """What `CausalLM.load_weights` reads: a checkpoint by internal names, which may load its
     tensors lazily."""
 
     @property
@@ -56,7 +55,7 @@ class WeightSource(Protocol):
 
 
 def capped(logits: Tensor, cap: float | None) -> Tensor:
-    """Logits l as ``cap * tanh(l / cap)``; without a cap as they are."""
+    """Logits l as ``cap * tanh(l / cap)``; unchanged without a cap."""
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
@@ -148,15 +147,14 @@ class CausalLM(nn.Module):
         added: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """All layers and the final norm over ``input_ids [T] i64`` -> hidden rows ``[T, H]``, or
-        the rows ``kept [R] i64`` of them, and, with ``capture_layers``, the captured states
+        only the rows ``kept [R] i64``, and, with ``capture_layers``, the captured hidden states
         ``[T, n * H]`` of all rows side by side.
 
         The last layer computes only the kept rows, and K and V of the others, unless its output is
-        captured. This saves time on prompts, of which one row is asked for.
+        captured. This saves time on prompts, of which one row is wanted.
 
-        The caches (see `new_caches`) are written in place. Ids of padding rows
-        must be valid too (use 0); their hidden rows mean nothing. ``added [T, H]`` comes on top of
-        the embeddings.
+        The caches (see `new_caches`) are written in place. Ids of padding rows must be valid too
+        (use 0); their hidden rows are meaningless. ``added [T, H]`` is added to the embeddings.
         """
         read = self.lm_head.gather_rows if self.embed is None else self.embed
         x = read(input_ids) if self.ranks is None else self.ranks.rows(read, input_ids)
@@ -196,7 +194,7 @@ class CausalLM(nn.Module):
         return None, hidden
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, V] f32`` of hidden rows ``[R, H]``; of a cut head ``[R, V_d]``."""
+        """Logits ``[R, V] f32`` for hidden rows ``[R, H]``; ``[R, V_d]`` with a cut head."""
         logits: Tensor = self.lm_head(hidden, torch.float32)
         if self.ranks is not None:
             logits = self.ranks.columns(logits, self.config.draft_vocab_size)
@@ -212,16 +210,16 @@ class CausalLM(nn.Module):
         caches: Caches,
     ) -> tuple[Tensor, ...]:
         """Logits ``[R, V] f32`` of the rows ``logits_rows [R] i64`` and, with ``capture_layers``,
-        the captured states ``[T, n * H]`` of all rows; the rest as in `trunk`."""
+        the captured hidden states ``[T, n * H]`` of all rows; the rest as in `trunk`."""
         hidden, captured = self.trunk(input_ids, rows, caches, logits_rows)
         logits = self.head(hidden)
         return (logits,) if captured is None else (logits, captured)
 
     @torch.no_grad()
     def load_weights(self, checkpoint: WeightSource) -> None:
-        """Fill every buffer from a checkpoint's tensors, converted to the model's dtype and packed.
+        """Load every buffer from a checkpoint's tensors, converted to the model's dtype and packed.
 
-        Reads one tensor at a time. Raises CheckpointError when the checkpoint was made for another
+        Reads one tensor at a time. Raises CheckpointError if the checkpoint was made for another
         config or lacks a tensor.
         """
         if checkpoint.config != self.config:
@@ -246,7 +244,7 @@ class CausalLM(nn.Module):
 
 
 def head_weight(config: ModelConfig) -> str:
-    """The name of the weight, less ``.weight``, that the head is filled from."""
+    """The name, without ``.weight``, of the weight that the head is loaded from."""
     return "embed" if config.head.tied else "head"
 
 

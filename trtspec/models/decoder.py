@@ -1,4 +1,4 @@
-"""The decoder layer that language models and most drafts are made of."""
+"""The decoder layer of language models and most drafts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trtspec.models.rows import Cache, Rows
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward with the norms that the spec has (without ``input_norm`` none
-    before attention); the residual stream keeps the model's dtype.
+    """Attention and feed-forward with the norms of the spec (without ``input_norm`` none before
+    attention); the residual stream keeps the model's dtype.
 
-    Raises ConfigError for a spec that no block runs.
+    Raises ConfigError for a spec that no block implements.
     """
 
     output_scale: Tensor | None
@@ -122,7 +122,7 @@ class DecoderLayer(nn.Module):
         cache: Cache,
         kept: Tensor | None,
     ) -> Tensor:
-        """The same where a part's output is the sum of what the ranks have of it."""
+        """The same where the ranks' outputs of a part are summed."""
         normed, norm = x, self.input_norm
         if self.parallel:
             normed, norm = x if norm is None else norm(x), None

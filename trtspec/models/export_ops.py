@@ -1,5 +1,5 @@
-"""Standard ONNX operators (opset 24) that torch has no operator for. They are for use while a
-module is exported: what they return outside of an export means nothing."""
+"""Standard ONNX operators (opset 24) without a torch counterpart, for use while a module is
+exported; outside of an export their results are meaningless."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _written_out(
     soft_cap: float,
     sinks: Tensor | None,
 ) -> Tensor:
-    """In float32, a row that sees nothing being zero."""
+    """In float32; a row that sees nothing is zero."""
     group = q.shape[1] // k.shape[1]
     shared = q.view(-1, k.shape[1], group, *q.shape[2:]).float()
     scores = shared @ k.float().transpose(-1, -2).unsqueeze(2) * scale

@@ -1,7 +1,7 @@
-"""From a `LayerSpec` to its tensors, its cache, its matrices and what these cost.
+"""From a `LayerSpec` to its tensors, cache, matrices and their costs.
 
-Whoever plans memory or estimates time asks here; nobody else has a formula. The block of every spec
-is `DecoderLayer`; what no block runs is refused (see `trtspec.models.block_map`).
+All memory plans and time estimates use these functions; there are no other formulas. The block of
+every spec is `DecoderLayer`; unsupported specs are refused (see `trtspec.models.block_map`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from trtspec.models.block_map import require_layer
 
 
 class Matrix(NamedTuple):
-    """One that rows are multiplied with. name: of its weight in the checkpoint, less ``.weight``;
-    empty for the target's head, which a draft borrows. stays_float: it is in the network's dtype,
-    whatever the format of the others."""
+    """A matrix that rows are multiplied with. name: of its weight in the checkpoint, without
+    ``.weight``; empty for the target's head, which a draft borrows. stays_float: it is in the
+    network's dtype, whatever the weight format."""
 
     outputs: int
     inputs: int
@@ -42,8 +42,8 @@ class Matrix(NamedTuple):
 
 
 class ExpertSet(NamedTuple):
-    """``num_experts`` of a layer, each with matrices as the first one's, of which a row reads
-    ``top_k``: of those of a rank what is to be expected."""
+    """``num_experts`` of a layer, each with matrices like the first one's, of which a row reads
+    ``top_k``: on a rank, the expected number."""
 
     num_experts: int
     top_k: float
@@ -51,12 +51,12 @@ class ExpertSet(NamedTuple):
 
 
 Read: TypeAlias = Matrix | ExpertSet
-"""What a pass reads: a matrix, or some of a set."""
+"""Something a pass reads: a matrix, or some of a set."""
 
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """tensors: shapes by name, see `layer_tensors`. buffers: of its cache; none of a layer that
+    """tensors: shapes by name, see `layer_tensors`. buffers: of its cache; none for a layer that
     reads an earlier one's. window: newest tokens that it sees, 0: all. experts: of a mixture; None:
     it has none. kept_float: see `LayerPart`."""
 
@@ -78,13 +78,13 @@ class LayerFacts:
 
     @property
     def reads(self) -> tuple[Read, ...]:
-        """What a pass reads: these, and of its experts some."""
+        """What a pass reads: these matrices, and some of the experts."""
         return self.matrices if self.experts is None else (*self.matrices, self.experts)
 
     @property
     def operations(self) -> int:
-        """Multiplications of a row with the layer's matrices. Those of attention depend on the
-        context, and are left out."""
+        """Multiplications of a row with the layer's matrices. Attention depends on the context and
+        is left out."""
         own = sum(each.outputs * each.inputs for each in self.matrices)
         if self.experts is None:
             return own
@@ -92,8 +92,7 @@ class LayerFacts:
         return own + round(self.experts.top_k * chosen)
 
     def bytes(self, formats: NetworkFormats, dtype: torch.dtype) -> int:
-        """Bytes of the layer's matrices, kept in the formats of that layer in a network of
-        ``dtype``."""
+        """Bytes of the layer's matrices in their weight formats, in a network of ``dtype``."""
         return matrix_bytes(self.reads, formats, dtype)
 
     def named(self, layer: int) -> list[Read]:
@@ -103,11 +102,11 @@ class LayerFacts:
 
 @cache
 def layer_facts(spec: LayerSpec, hidden: int, width: int | None = None) -> LayerFacts:
-    """The facts of a layer, in a network of ``hidden`` elements a row. ``width``: elements that its
-    q, k and v read, if they are not as many.
+    """The facts of a layer in a network of width ``hidden``. ``width``: the input width of q, k and
+    v, if different.
 
     Raises:
-        ConfigError: no block runs it.
+        ConfigError: no block implements it.
     """
     require_layer(spec)
     tensors = MappingProxyType(layer_tensors(spec, hidden, width))
@@ -146,8 +145,7 @@ def cache_places(config: ModelConfig) -> list[int]:
 
 
 def decoder_matrices(config: ModelConfig) -> list[Read]:
-    """The matrices of all layers of a decoder, their experts, and what makes their per-layer
-    embeddings."""
+    """The matrices of all layers of a decoder, their experts, and those of per-layer embeddings."""
     given, facts = config.embedding.per_layer, enumerate(decoder_facts(config))
     shared: list[Read] = []
     if given is not None:
@@ -157,7 +155,7 @@ def decoder_matrices(config: ModelConfig) -> list[Read]:
 
 
 def within(start: str, read: Read) -> Read:
-    """With ``start`` before all names that are there."""
+    """With the prefix ``start`` on all names."""
     if isinstance(read, ExpertSet):
         matrices = (m._replace(name=start + m.name) for m in read.matrices)
         return read._replace(matrices=tuple(matrices))
@@ -165,7 +163,7 @@ def within(start: str, read: Read) -> Read:
 
 
 def matrix_bytes(reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dtype) -> int:
-    """Bytes of linear layers' weights, in a network of ``dtype``; of experts those of all."""
+    """Bytes of linear layers' weights, in a network of ``dtype``, including all experts."""
     total = 0
     for read in reads:
         if isinstance(read, ExpertSet):
@@ -180,14 +178,15 @@ def matrix_bytes(reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dt
 @dataclass(frozen=True)
 class PassBytes:
     """Bytes of weights that one pass reads. always: those that every row is multiplied with.
-    mixtures: of each layer's experts their number, how many a row chooses, and the bytes of one."""
+    mixtures: for each layer with experts their number, how many a row chooses, and the bytes of
+    one."""
 
     always: int = 0
     mixtures: tuple[tuple[int, float, int], ...] = ()
 
     def of_experts(self, rows: int) -> int:
-        """Those of the different experts that so many rows are expected to choose, if each chooses
-        evenly and for itself; rows of one text have more of them in common."""
+        """Bytes of the distinct experts that this many rows are expected to choose, assuming
+        uniform, independent choices; rows of one text share more of them."""
         return round(
             sum(
                 size * count * (1 - (1 - chosen / count) ** rows)
@@ -196,15 +195,14 @@ class PassBytes:
         )
 
     def expected(self, rows: int) -> int:
-        """All that a pass of so many rows is expected to read."""
+        """Everything that a pass of this many rows is expected to read."""
         return self.always + self.of_experts(rows)
 
 
 def pass_bytes(
     reads: Iterable[Read], formats: NetworkFormats, dtype: torch.dtype, device: str
 ) -> PassBytes:
-    """What a pass over linear layers reads of their weights on a device, in a network of
-    ``dtype``."""
+    """The weights of linear layers that a pass reads on a device, in a network of ``dtype``."""
     always, mixtures = 0, []
     for read in reads:
         if isinstance(read, ExpertSet) and _format_of(
@@ -226,19 +224,19 @@ def _format_of(matrix: Matrix, formats: NetworkFormats) -> WeightFormat:
 
 
 def buffer_dtype(buffer: CacheBuffer, dtype: torch.dtype) -> torch.dtype:
-    """Of a buffer, in a network of ``dtype``."""
+    """The dtype of a buffer, in a network of ``dtype``."""
     own: torch.dtype = dtype if buffer.dtype is None else getattr(torch, buffer.dtype)
     return own
 
 
 def keeps_states(config: ModelConfig) -> bool:
-    """Whether its requests have states beside rows of tokens."""
+    """Whether its requests have recurrent states in addition to token rows."""
     return any(b.kind != "paged" for buffers in decoder_caches(config) for b in buffers)
 
 
 def cache_row_bytes(config: ModelConfig, dtype: torch.dtype, kind: BufferKind) -> int:
-    """Bytes of one row of all buffers of a kind, in a network of ``dtype``: of a token, of a
-    request's state, of a row of a call."""
+    """Bytes of one row of all buffers of a kind, in a network of ``dtype``: per token, per
+    request's state, or per row of a call."""
     return sum(
         buffer.heads * buffer.size * buffer_dtype(buffer, dtype).itemsize
         for buffers in decoder_caches(config)

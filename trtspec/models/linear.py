@@ -1,8 +1,8 @@
-"""Linear: a linear layer whose weights lie in a `WeightFormat`.
+"""Linear: a linear layer with weights in a `WeightFormat`.
 
-As in every layer of the models, weights are buffers, not parameters: engines only infer, and a
-builder carries them as constants. Fresh layers hold uninitialised memory until weights are loaded.
-On CPUs all layers are row-invariant: the other rows of a call never change a row's bits.
+As in all layers of the models, weights are buffers, not parameters: engines only infer, and a
+builder treats them as constants. New layers hold uninitialised memory until weights are loaded. On
+CPUs all layers are row-invariant: other rows of a call never change a row's bits.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class Linear(nn.Module):
         return {name: getattr(self, name) for name in self._weight_names}
 
     def gather_rows(self, ids: Tensor) -> Tensor:
-        """Rows ``W[ids]`` as ``[T, K]``, for a model whose head is its embedding too."""
+        """Rows ``W[ids]`` as ``[T, K]``, for a model whose head is also its embedding."""
         return self.format.rows(self.weights, ids, self.in_features, self.dtype)
 
     def load(self, weights: Sequence[StoredWeight], biases: Sequence[Tensor] = ()) -> None:
-        """Fill from weights ``[n_i, K]`` (sum of n_i = N) in output order, and their biases.
+        """Load from weights ``[n_i, K]`` (sum of n_i = N) in output order, and their biases.
 
         Raises:
             CheckpointError: values that the format cannot hold.

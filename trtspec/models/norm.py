@@ -1,4 +1,4 @@
-"""The norms of decoders, as modules of their own."""
+"""The norms of decoders, as modules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Size: TypeAlias = int | tuple[int, ...]
 
 class RMSNorm(nn.Module):
     """Root-mean-square norm over the last dimension (see `trtspec.ops.linear.rms_norm`); buffer
-    ``weight [size]``. A norm that stands before one linear layer is given to that layer, which runs
+    ``weight [size]``. A norm before a single linear layer is passed to that layer, which applies
     it."""
 
     in_products: ClassVar[bool] = True
-    """Whether the product of a linear layer takes it along."""
+    """Whether the product of a linear layer applies it."""
 
     weight: Tensor
 
@@ -36,12 +36,12 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
     def scaled(self, x: Tensor, mean_square: Tensor) -> Tensor:
-        """The same where the mean of squares ``[..., 1] f32`` is that of more than x."""
+        """The same, given a mean of squares ``[..., 1] f32`` over more than x."""
         return self.weight * (x.float() * torch.rsqrt(mean_square + self.eps)).to(x.dtype)
 
 
 class OnePlusRMSNorm(RMSNorm):
-    """Gemma's: it multiplies by 1 + weight, in float32, and rounds once."""
+    """Gemma's: multiplies by 1 + weight, in float32, and rounds once."""
 
     in_products = False
 
@@ -60,7 +60,7 @@ class OnePlusRMSNorm(RMSNorm):
 
 class LayerNorm(nn.Module):
     """Deviation from the mean over its root mean square, in float32, rounded once; buffers ``weight
-    [size]`` and, with ``bias``, ``bias [size]``. ``size`` may have two numbers: heads, each with
+    [size]`` and, with ``bias``, ``bias [size]``. ``size`` may be two numbers: heads, each with
     weights of its own, and the elements of one, which are normed."""
 
     in_products: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Replay: how the states of requests take in the draft nodes that were accepted."""
+"""Replay: applies accepted draft nodes to the requests' recurrent states."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from trtspec.models.rows import Caches
 
 
 class Replay(nn.Module):
-    """A target's layers with states, over what a call left in their ``step`` buffers: no pass over
-    the weights. Their mixers have a method ``replay``, called as `forward` is with the layer's own
-    cache, which computes what a call does of the same rows, in its order: to the bit."""
+    """A network's layers with recurrent states, applied to what a call left in their ``step``
+    buffers: no pass over the weights. Their mixers have a method ``replay``, called like `forward`
+    with the layer's own cache, which computes exactly what a call computes for the same rows, in
+    its order."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -29,9 +30,9 @@ class Replay(nn.Module):
     def forward(
         self, state_slots: Tensor, rows: Tensor, row_start: Tensor, caches: Caches
     ) -> tuple[Tensor]:
-        """Let the states in ``state_slots [J] i32`` take in rows of the last call, in order:
-        ``rows[row_start[j] : row_start[j + 1]]``, int64 [N] and int32 [J+1], at least one each, of
-        the j-th. Returns the rows, as a graph returns something."""
+        """Apply rows of the last call, in order, to the states in ``state_slots [J] i32``:
+        ``rows[row_start[j] : row_start[j + 1]]``, int64 [N] and int32 [J+1], to the j-th, at least
+        one each. Returns the rows, as a graph must return something."""
         for mixer, place in self.mixers:
             mixer.replay(state_slots, rows, row_start, caches[place])
         return (rows.clone(),)

@@ -14,9 +14,9 @@ from trtspec.errors import ConfigError
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
-    """Frequencies ``[head_dim // 2] f32`` (radians a position) and the factor on cos and sin.
+    """Frequencies ``[head_dim // 2] f32`` (radians per position) and the factor on cos and sin.
 
-    The arithmetic follows transformers' operation for operation, so that float32 models agree.
+    The arithmetic follows transformers' operation by operation, so that float32 models agree.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     periods: Tensor = rope.theta**exponents
@@ -101,9 +101,9 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
 
 
 class Rotation(NamedTuple):
-    """How rows turn: cos and sin of their positions, each ``[T, 1, n / 2] f32`` for the first n
-    elements of a head. ``interleaved``: element 2i turns with 2i + 1, not i with i + n / 2 (the
-    half-split layout of Hugging Face)."""
+    """How rows are rotated: cos and sin at their positions, each ``[T, 1, n / 2] f32`` for the
+    first n elements of a head. ``interleaved``: element 2i is paired with 2i + 1 instead of i with
+    i + n / 2 (the half-split layout of Hugging Face)."""
 
     cos: Tensor
     sin: Tensor
@@ -135,8 +135,8 @@ class RotaryEmbedding(nn.Module):
 
 class LayerRotary(RotaryEmbedding):
     """The rotation of every layer of a decoder. Its own frequencies are those of the first layer
-    that has one; ``others`` are those of layers that turn otherwise. Where no layer has one, it has
-    no frequencies."""
+    that has one; ``others`` are those of layers with different tables. Without any rotated layer it
+    has no frequencies."""
 
     def __init__(self, config: ModelConfig) -> None:
         turns = [spec.mixer.turn for spec in config.layers]
@@ -153,7 +153,7 @@ class LayerRotary(RotaryEmbedding):
         self._of_layer = [None if turn is None else order.index(turn) for turn in turns]
 
     def of_layers(self, positions: Tensor) -> list[Rotation | None]:
-        """What `forward` returns, for each layer; None where rows do not turn."""
+        """The result of `forward` for each layer; None for unrotated layers."""
         if all(table is None for table in self._of_layer):
             return [None] * len(self._of_layer)
         found = [self(positions), *(other(positions) for other in self.others)]

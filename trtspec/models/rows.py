@@ -15,10 +15,10 @@ from trtspec.ops.latent_attention import latent_tree_attention
 from trtspec.ops.quantised_cache import latent_tree_attention_8bit, paged_tree_attention_8bit
 
 Cache: TypeAlias = tuple[Tensor, ...]
-"""The buffers of one layer, in the order of `MixerSpec.buffers`: of attention keys and values, of
-latent attention latents and rotated keys."""
+"""The buffers of one layer, in the order of `MixerSpec.buffers`: keys and values for attention,
+latents and rotated keys for latent attention."""
 Caches: TypeAlias = list[Cache]
-"""Those of each of `decoder_caches`."""
+"""The buffers of each of `decoder_caches`."""
 
 
 class Scoring(NamedTuple):
@@ -37,7 +37,7 @@ class Scoring(NamedTuple):
 
 
 class Rows(Protocol):
-    """Where the T rows of a call stand, and how they attend. This is what differs between kinds of
+    """Where the T rows of a call are, and how they attend. This is what differs between kinds of
     caches."""
 
     @property
@@ -80,8 +80,8 @@ class Rows(Protocol):
         cache: Cache,
         scoring: Scoring,
     ) -> Tensor:
-        """Rotate ``q [T, Hq, D]`` and attend to what an earlier layer of the call wrote of these
-        rows, and what lay there before, in its cache: ``[T, Hq, D]``."""
+        """Rotate ``q [T, Hq, D]`` and attend to an earlier layer's cache, including what that layer
+        wrote for these rows: ``[T, Hq, D]``."""
         ...
 
     def write(
@@ -171,8 +171,8 @@ class PackedRows(NamedTuple):
 
 
 def rows_behind(rows: PackedRows, last_rows: Tensor) -> Tensor:
-    """The place in the cache behind each request's row ``last_rows [B] i64``: ``[B] i64``. It is
-    its position and one, unless the cache has let rows go; 0 for padding."""
+    """The cache position after each request's row ``last_rows [B] i64``: ``[B] i64``. It is the
+    row's position plus one, unless the cache has released rows; 0 for padding."""
     own = last_rows - rows.query_start[:-1] + 1
     return (rows.context_lens + own).clamp(min=0)
 
@@ -186,7 +186,7 @@ def attend(
 
 
 def _as_kept(cache: Cache, *given: Tensor) -> list[Tensor]:
-    """Rows in the dtype of the floats that a cache keeps; the ops round to 8 bits themselves."""
+    """Rows in the float dtype that a cache keeps; the ops quantise to 8 bits themselves."""
     dtype = cache[0].dtype
     return [each.to(dtype) if dtype.is_floating_point else each for each in given]
 
@@ -194,7 +194,7 @@ def _as_kept(cache: Cache, *given: Tensor) -> list[Tensor]:
 def _reader(
     cache: Cache, plain: Callable[..., Tensor], of_8_bits: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
-    """The op that reads a cache: one of 8 bits has two buffers of scales behind its own two."""
+    """The op that reads a cache: an 8-bit one has two buffers of scales after its own two."""
     return plain if len(cache) == 2 else of_8_bits
 
 

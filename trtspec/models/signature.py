@@ -30,8 +30,8 @@ for _type in (PackedRows, StateRows, AdapterRows, SamplingColumns):
 @dataclass(frozen=True)
 class Signature:
     """``args``: example arguments of a module's forward. ``dims``: their dynamic dimensions, in the
-    same structure. Rows, requests, logits rows and cache blocks are dynamic; the width of the block
-    tables and of the tree mask is fixed."""
+    same structure. Rows, requests, logits rows and cache blocks are dynamic; the widths of block
+    tables and tree masks are fixed."""
 
     args: tuple[Any, ...]
     dims: tuple[Any, ...]
@@ -91,7 +91,8 @@ def verify_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayou
 def feature_signature(
     config: ModelConfig, dtype: torch.dtype, layout: CacheLayout, hidden_in: int
 ) -> Signature:
-    """Feeding rows to a network, for states ``[T, hidden_in]``; ``config`` is its decoder."""
+    """Feeding rows to a network, with hidden states ``[T, hidden_in]``; ``config`` is its
+    decoder."""
     args, dims = _rows(layout)
     caches, cache_dims = _caches(config, dtype, layout)
     hidden = torch.zeros(_ROWS, hidden_in, dtype=dtype)
@@ -101,7 +102,7 @@ def feature_signature(
 def rollout_signature(
     config: ModelConfig, dtype: torch.dtype, layout: CacheLayout, hidden_in: int = 0
 ) -> Signature:
-    """`TreeRollout.forward`; ``hidden_in`` is 0 for a network that reads no states."""
+    """`TreeRollout.forward`; ``hidden_in`` is 0 for a network that reads no hidden states."""
     args, dims = _rows(layout)
     last_rows = torch.ones(_REQUESTS, dtype=torch.int64)
     sampling, sampling_dims = _sampling()
@@ -126,8 +127,8 @@ def pass_signature(config: ModelConfig, dtype: torch.dtype, layout: CacheLayout)
 
 
 def heads_signature(dtype: torch.dtype, hidden_in: int, reads_roots: bool = False) -> Signature:
-    """A rollout without K/V, for states ``[B, hidden_in]``; with ``reads_roots``, the roots ``[B]
-    i64`` come before them."""
+    """A rollout without K/V, with hidden states ``[B, hidden_in]``; with ``reads_roots``, the roots
+    ``[B] i64`` come before them."""
     sampling, sampling_dims = _sampling()
     hidden = torch.zeros(_REQUESTS, hidden_in, dtype=dtype)
     args, dims = (hidden, sampling), ({0: _B}, sampling_dims)

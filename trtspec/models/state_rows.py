@@ -1,4 +1,4 @@
-"""StateRows: the packed rows of a call of a network that keeps states."""
+"""StateRows: the packed rows of a call of a network with recurrent states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trtspec.ops.state_walk import StateWalk
 class StateRows(NamedTuple):
     """``packed``, and the requests' states ``state_slots [B] i32``; -1: padding.
 
-    All rows are certain but those of a tree behind its root: see `CacheBuffer`."""
+    All rows are certain except those of a tree after its root: see `CacheBuffer`.
+    """
 
     packed: PackedRows
     state_slots: Tensor
@@ -24,7 +25,7 @@ class StateRows(NamedTuple):
         return self.packed.positions
 
     def walk(self) -> StateWalk:
-        """As ops over states are told of them."""
+        """The rows in the form of the state ops."""
         rows = self.packed
         places = rows.query_start, rows.context_lens, rows.is_tree, rows.tree_mask
         return StateWalk(self.state_slots, *places)

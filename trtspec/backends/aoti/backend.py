@@ -36,7 +36,7 @@ class AotiBackend(Backend):
         return None if os.environ.get("CXX") or _found(_COMPILERS) else _NO_COMPILER
 
     def compiler_variables(self) -> dict[str, str]:
-        """The C++ compiler, and names of folders that torch's command lines for it can hold."""
+        """The C++ compiler, and folder names that torch's command lines can hold."""
         compiler = _compiler()
         trouble = temporary_trouble()
         if trouble is not None:
@@ -59,7 +59,7 @@ class AotiBackend(Backend):
         importlib.import_module(self.compiler).prepare()
 
     def verifies(self, engine: EngineShape) -> bool:
-        """On CUDA; on a CPU the executor has it done by one call of C++."""
+        """On CUDA; on a CPU the executor verifies with one call of C++."""
         return engine.device == "cuda"
 
     def open(
@@ -79,7 +79,7 @@ class AotiBackend(Backend):
 
 
 def _compiler() -> Path:
-    """The C++ compiler: that of CXX, else the first that is found."""
+    """The C++ compiler: CXX, else the first one found."""
     chosen = os.environ.get("CXX")
     found = _found([chosen] if chosen else _COMPILERS)
     if found is not None:

@@ -1,4 +1,4 @@
-"""torch.export and AOTInductor: from a graph to a package, in the process that calls."""
+"""torch.export and AOTInductor: from a graph to a package, in the calling process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trtspec.errors import BuildError
 
 
 class _KeepRotations(CustomGraphPass):
-    """Makes the compiler compute cosines and sines once a call. Left alone, it takes them for cheap
-    and computes them again in every head of every layer."""
+    """Makes the compiler compute cosines and sines once per call. By default it considers them
+    cheap and recomputes them in every head of every layer."""
 
     def __call__(self, graph: FxGraph) -> None:
         aten, prims = torch.ops.aten, torch.ops.prims
@@ -69,7 +69,7 @@ _C_PARAMETERS = {
 
 
 def _shim(op: torch._ops.OpOverload) -> str:
-    """The declaration of the C function of an op on the CPU, as AOTInductor calls it."""
+    """The declaration of an op's C function on the CPU, as AOTInductor calls it."""
     schema = op._schema
     name = schema.name.split("::")[1]
     parameters = [_C_PARAMETERS[str(a.real_type)].format(a.name) for a in schema.arguments]
@@ -102,14 +102,14 @@ def _configs(device: str) -> dict[str, Any]:
 
 
 def prepare() -> None:
-    """Let torch find out about the processor; torch keeps the answer."""
+    """Let torch detect the processor; torch caches the answer."""
     pick_vec_isa()
 
 
 def compile_graph(graph: Graph, package: Path, device: str) -> None:
-    """Export and compile ``graph`` into ``package`` for a device, cpu or cuda, of this machine.
+    """Export and compile ``graph`` into ``package`` for a device of this machine, cpu or cuda.
 
-    The module moves to the device. Its weights, which may be uninitialised, take memory there.
+    The module is moved to the device, where its weights, which may be uninitialised, take memory.
 
     Raises:
         BuildError: the compiler failed.
@@ -133,7 +133,7 @@ def compile_graph(graph: Graph, package: Path, device: str) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """What a C++ compiler said of the code, if one did, and then its command."""
+    """A C++ compiler's message about the code, if there is one, followed by its command."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, CppCompileError):
         cause = getattr(cause, "inner_exception", None) or cause.__cause__

@@ -15,10 +15,10 @@ from trtspec.temporary import temporary_trouble
 
 
 class AotiSession:
-    """An AOTInductor package with its weights mapped in from outside the package.
+    """An AOTInductor package with weights from outside the package.
 
-    Weights are handed over by reference, so sessions over the same tensors share their memory; they
-    lie on the device that the package was compiled for. package: what C++ can call.
+    Weights are passed by reference, so sessions over the same tensors share their memory; they are
+    on the device that the package was compiled for. package: callable from C++.
     """
 
     def __init__(self, package: Path, weights: Mapping[str, Tensor], device: str = "cpu") -> None:
@@ -42,7 +42,7 @@ class AotiSession:
         self._run = self.package.run  # looking it up takes as long as calling it
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
-        """See `Session.run`. Other Python threads run meanwhile."""
+        """See `Session.run`. Other Python threads keep running."""
         outputs: list[Tensor] = self._run(inputs.flat())
         return outputs
 
@@ -59,5 +59,6 @@ def _lent(tensor: Tensor) -> Tensor:
 
 
 def _weight_name(constant: str) -> str:
-    """A rollout wraps its model, so its constants carry one prefix more."""
+    """The name in the weights; a rollout wraps its model, so its constants have an additional
+    prefix."""
     return constant.removeprefix("model.")

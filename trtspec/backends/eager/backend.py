@@ -22,7 +22,7 @@ class EagerBackend(Backend):
     matched: frozenset[str] | None = frozenset()
 
     def verifies(self, engine: EngineShape) -> bool:
-        """As compiled engines do: on CUDA."""
+        """Like compiled engines: on CUDA."""
         return engine.device == "cuda"
 
     def open(
@@ -45,7 +45,7 @@ class EagerBackend(Backend):
 
 
 def bind(module: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Let a module on the meta device use ``weights``: all that it has, and no others.
+    """Bind ``weights`` to a module on the meta device; they must match its tensors exactly.
 
     Raises:
         EngineError: they do not fit.

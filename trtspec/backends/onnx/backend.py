@@ -1,4 +1,5 @@
-"""OnnxBackend: ONNX Runtime on a CPU, over the graphs that TensorRT engines are made of as well."""
+"""OnnxBackend: ONNX Runtime on a CPU, with the graphs from which TensorRT engines are built as
+well."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from trtspec.errors import ConfigError
 
 
 class OnnxBackend(SlotBackend):
-    """Its graphs cut the masks, and give attention the beginning of each cache, as long as the
+    """Its graphs cut the masks, and give attention only the beginning of each cache, as long as the
     mask.
 
     ONNX Runtime's Attention works on all keys and values that it is given. ``nonpad_kv_seqlen``
-    saves nothing: it only adds a mask (1.31, on CPUs). A cache of several heads cannot be bound
-    shorter than it lies in memory. Cutting is a copy, which adds 10 to 35 % to the attention over
-    as many positions, so it pays while a quarter of a cache is unused. A single row that sees an
+    saves nothing: it only adds a mask (1.31, on CPUs). A cache with several heads cannot be bound
+    with a shorter length than in memory. Cutting is a copy, which adds 10 to 35 % to the attention
+    over as many positions, so it pays if a quarter of a cache is unused. A single row that sees an
     eighth of 2048 positions takes a sixth of the time.
     """
 

@@ -1,4 +1,4 @@
-"""Export to standard ONNX: from a lowered graph to a file whose weights lie in an engine folder."""
+"""Export to standard ONNX: from a lowered graph to a file whose weights are in an engine folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MODEL = "model."
 
 
 def require_onnx() -> None:
-    """BuildError, naming the extra, if an exporter's package is missing."""
+    """Raise BuildError, naming the extra, if a package for export is missing."""
     if onnx is None:
         raise BuildError(
             "exporting ONNX graphs needs onnx and onnxscript; install them: "
@@ -41,14 +41,14 @@ def require_onnx() -> None:
 
 
 def compile_graph(graph: Graph, path: Path, device: str = "cpu") -> None:
-    """Export ``graph`` to ``path``, without its weights. The file depends on shapes alone, and is
+    """Export ``graph`` to ``path``, without its weights. The file depends only on shapes, and is
     the same for all devices.
 
-    Weights are initialisers named as in the module's ``state_dict``. They are declared to lie in
+    Weights are initialisers named as in the module's ``state_dict``. They are declared to be in
     files of these names until `link_weights` says where.
 
     Raises:
-        BuildError: no exporter, or it failed.
+        BuildError: there is no exporter, or it failed.
     """
     require_onnx()
     module, signature = graph.make().eval(), graph.signature
@@ -97,11 +97,11 @@ def link_graphs(engine: EngineShape, folder: Path) -> None:
 
 
 def link_weights(path: Path, folder: Path, own: str) -> None:
-    """Let an exported graph in ``folder`` find its weights in that folder's safetensors files:
+    """Link an exported graph in ``folder`` to its weights in that folder's safetensors files:
     ``own``, relative to the folder, and the target's for what a draft borrows.
 
     Raises:
-        BuildError: a weight is not there, or has another size.
+        BuildError: a weight is missing or has another size.
     """
     require_onnx()
     model = onnx.load(str(path), load_external_data=False)
@@ -128,7 +128,7 @@ def link_weights(path: Path, folder: Path, own: str) -> None:
 
 
 def _name_ends(exported: Any, graph: Graph) -> None:
-    """Give inputs and outputs their names, also those that the exporter named itself."""
+    """Name inputs and outputs, including those that the exporter named itself."""
     for value, name in zip(exported.inputs, graph.inputs, strict=True):
         value.name = name
     for value, name in zip(exported.outputs, graph.outputs, strict=True):
@@ -136,7 +136,7 @@ def _name_ends(exported: Any, graph: Graph) -> None:
 
 
 def _offsets(path: Path) -> dict[str, tuple[int, int]]:
-    """Where the tensors of a safetensors file begin in it, and their sizes, both in bytes."""
+    """Offsets and sizes of the tensors in a safetensors file, in bytes."""
     with path.open("rb") as file:
         (header_size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(header_size))
@@ -153,7 +153,7 @@ def _offsets(path: Path) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def _quiet(exporter: logging.Logger) -> Iterator[None]:
-    """The exporter warns of packages that it would know as well."""
+    """Silences the exporter's warnings about packages that it could also use."""
     before = exporter.level
     exporter.setLevel(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""OnnxSession: one ONNX graph on ONNX Runtime, its caches written in place."""
+"""OnnxSession: one ONNX graph on ONNX Runtime, with caches written in place."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def require_onnxruntime() -> Any:
 class OnnxSession:
     """Runs a graph of `trtspec.backends.slots.lowering` on the CPU.
 
-    Weights are handed over by reference, so sessions over the same tensors share their memory.
+    Weights are passed by reference, so sessions over the same tensors share their memory.
     """
 
     def __init__(self, path: Path, weights: Mapping[str, Tensor], num_caches: int = 0) -> None:
-        """``weights``: by name in the network; the graph may use some of them only. ``num_caches``:
+        """``weights``: by name in the network; the graph may use only some of them. ``num_caches``:
         how many of the last inputs, and of the last outputs, are the same caches.
 
         Raises:
@@ -96,7 +96,7 @@ class OnnxSession:
 
 
 def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
-    """A dimension's size: a number, a name, or names multiplied."""
+    """A dimension's size: a number, a name, or a product of names."""
     if isinstance(dim, int):
         return dim
     return math.prod(sizes[factor] for factor in dim.split("*"))

@@ -1,4 +1,4 @@
-"""SlotBackend: what all backends share that run lowered graphs over slot caches."""
+"""SlotBackend: the base of backends that run lowered graphs over slot caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtspec.backends.slots.padding import View
 class SlotBackend(Backend):
     """Its graphs are the networks' parts; the rollouts that call these run as modules.
 
-    view: how many positions of the caches the masks of a call cover and attention reads.
+    view: how many positions of the caches a call's masks cover and attention reads.
     """
 
     runs_ops = False
@@ -70,7 +70,7 @@ class SlotBackend(Backend):
         }
 
     def parts_class(self, engine: EngineShape) -> type[SlotParts]:
-        """What opens the parts of its networks."""
+        """The class that opens the parts of its networks."""
         return SlotParts
 
     def open_target(self, parts: SlotParts) -> Session:
@@ -87,12 +87,13 @@ class SlotBackend(Backend):
         num_caches: int,
         graph_batches: Sequence[int],
     ) -> GraphSession:
-        """One graph; ``num_caches`` of its last inputs, and as many last outputs, are caches."""
+        """Open one graph; ``num_caches`` of its last inputs, and as many last outputs, are
+        caches."""
         raise NotImplementedError
 
 
 class SlotParts:
-    """The parts of a network in an engine folder, see `OpenParts`."""
+    """The parts of a network in an engine folder; see `OpenParts`."""
 
     def __init__(
         self,
@@ -134,11 +135,11 @@ class SlotParts:
         )
 
     def part(self, name: str) -> Part:
-        """One of them, by its name."""
+        """A part by its name."""
         return self._parts[name]
 
     def over_caches(self, part: Part) -> GraphSession:
-        """The graph of a part with caches, on padded rows."""
+        """The graph of a part with caches, over padded rows."""
         return self._open(part, part.num_caches, self.graph_batches)
 
     def session(self, name: str) -> GraphSession:

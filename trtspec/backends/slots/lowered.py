@@ -1,7 +1,7 @@
 """The networks as ONNX graphs see them: modules over padded rows and slot caches, for export.
 
-A padded call has S rows of each of B sequences (see `SlotRows`). Besides the outputs that a
-module's ``forward`` names, all caches come out as they are after the call, layer by layer.
+A padded call has S rows of each of B sequences (see `SlotRows`). In addition to the outputs named
+by a module's ``forward``, all caches are returned as they are after the call, layer by layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trtspec.models.rows import Caches
 
 
 class SlotModel(nn.Module):
-    """A language model whose logits are wanted."""
+    """A language model that returns logits."""
 
     def __init__(self, model: CausalLM, kinds: Sequence[MaskKind]) -> None:
         """``kinds``: of the masks that its layers read."""
@@ -36,9 +36,9 @@ class SlotModel(nn.Module):
         logits_rows: Tensor,
         caches: Caches,
     ) -> tuple[Tensor, ...]:
-        """``input_ids`` and ``positions [B, S] i64``, ``write_indices [B] i64``, a mask
-        ``[B, 1, S, L'] bool`` of each kind; ``logits_rows [R] i64`` counts through all B * S rows.
-        Returns what `CausalLM.forward` does, and the caches."""
+        """``input_ids`` and ``positions [B, S] i64``, ``write_indices [B] i64``, a mask ``[B, 1, S,
+        L'] bool`` of each kind; ``logits_rows [R] i64`` indexes all B * S rows. Returns what
+        `CausalLM.forward` returns, and the caches."""
         rows = SlotRows(positions, write_indices, dict(zip(self.kinds, masks, strict=True)))
         outputs = self.model(input_ids.flatten(), rows, logits_rows, caches)
         return (*outputs, *chain(*rows.written))
@@ -100,13 +100,13 @@ class SlotFeaturePass(SlotPass):
         features: Tensor,
         caches: Caches,
     ) -> tuple[Tensor, ...]:
-        """As `SlotPass.forward`, with ``features [B, S, H]``; behind what the head reads come the
+        """As `SlotPass.forward`, with ``features [B, S, H]``; the head's input is followed by the
         next features ``[B * S, H]``."""
         return self.run(input_ids, positions, write_indices, masks, features, caches)
 
 
 class SlotContext(nn.Module):
-    """Writes the context rows of a network that makes keys and values of states alone (see
+    """Writes the context rows of a network whose keys and values come from hidden states only (see
     `BlockDraft.forward`)."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -120,7 +120,7 @@ class SlotContext(nn.Module):
         hidden_in: Tensor,
         caches: Caches,
     ) -> tuple[Tensor, ...]:
-        """Inputs as in `SlotModel`, with the target's states ``hidden_in [B, S, n * H_t]``.
+        """Inputs as in `SlotModel`, with the target's hidden states ``hidden_in [B, S, n * H_t]``.
         Returns what is made of them ``[B * S, H]``, and the caches."""
         rows, flat = SlotRows(positions, write_indices, {}), hidden_in.flatten(0, 1)
         (context,) = self.model(rows.positions, rows, flat, caches)

@@ -1,7 +1,7 @@
-"""From a part of a network to its graph: over which module, with which inputs.
+"""From a part of a network to its graph: the module that it covers, and its inputs.
 
-A network of blocks has two parts: one writes what it makes of the target's states, the other is the
-pass over blocks. One graph for both would update a cache twice, which TensorRT-RTX refuses.
+A block network has two parts: one writes K/V from the target's hidden states, the other is the pass
+over blocks. A single graph for both would update a cache twice, which TensorRT-RTX refuses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH, ROWS, WANTED = 2, 4, 5
 """Sizes of the examples. They differ from each other and from BATCH + 1, so that export cannot
 confuse them."""
 SEEN = "seen"
-"""The name of the length of masks that are cut."""
+"""The name of the length of cut masks."""
 _MAX_ROWS = 1 << 20
 
 
@@ -44,7 +44,7 @@ def part_file(network: NetworkShape, part: Part) -> str:
 
 def lower(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
     """The graph of a part. ``cut_masks``: whether masks, and with them what attention reads of the
-    caches, end behind the last position that a row of a call can see (see `Padding`)."""
+    caches, end after the last position that a row of a call can see (see `Padding`)."""
     return _MAKERS[part.role](engine, network, part, cut_masks)
 
 
@@ -153,7 +153,7 @@ def _with_rows(
 
 
 def _context(engine: EngineShape, network: NetworkShape, part: Part, cut_masks: bool) -> Graph:
-    """A graph that writes rows made of states alone."""
+    """A graph that writes rows made from hidden states only."""
 
     def sign() -> Signature:
         hidden = torch.zeros(BATCH, ROWS, part.states, dtype=engine.dtype)

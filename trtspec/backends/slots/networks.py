@@ -1,9 +1,9 @@
 """Lowered graphs over packed rows, and the target made of one.
 
 A rollout over a draft network made of such graphs is the rollout of `trtspec.speculative` itself.
-Between the passes it chooses candidates, beams and trees by the same ops as every other backend,
-since the choice must agree to the bit with the target's. (TensorRT could not choose: keyed noise is
-made of 64-bit integers and doubles, for which it has no operators.)
+Between passes it chooses candidates, beams and trees with the same ops as every other backend,
+since the choice must agree to the bit with the target's. (TensorRT could not choose: keyed noise
+consists of 64-bit integers and doubles, for which it has no operators.)
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trtspec.ops.tree_mask import tree_mask
 class SlotGraph:
     """Runs a graph over padded rows, but takes packed rows.
 
-    The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot: whatever
-    was left there, NaN included, is then gone.
+    The caches are ``[slots, Hkv, length, D]``. A sequence's first call clears its slot, including
+    any NaN that was left there.
 
-    The host works out what a padded call looks like, of rows on the host, and the call goes to the
-    device in one copy. Nothing comes from the device: tokens and tree masks that a rollout chose
-    there are padded there.
+    The host computes the padded call, from rows on the host, and copies it to the device in one
+    piece. Nothing is copied back: tokens and tree masks that a rollout chose on the device are
+    padded there.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class SlotGraph:
         features: Tensor | None = None,
         logits_rows: Tensor | None = None,
     ) -> list[Tensor]:
-        """The graph's outputs for packed rows ``[T, ...]``, zero where there is padding; with
-        ``logits_rows`` the first output has those rows ``[R, ...]``. ``input_ids`` and ``features``
-        are those of each row, for a graph that reads them. ``features`` and the caches are on the
-        graph's device, ``input_ids`` and the tree masks there or on the host, all else on the
-        host."""
+        """The graph's outputs for packed rows ``[T, ...]``, zero for padding; with ``logits_rows``
+        the first output has those rows ``[R, ...]``. ``input_ids`` and ``features`` are those of
+        each row, for a graph that reads them. ``features`` and the caches are on the graph's
+        device, ``input_ids`` and the tree masks there or on the host, everything else on the host.
+        """
         results: list[Tensor] = []
         buffers = list(chain(*caches))
         for call in self._padding.calls(rows, len(buffers[0])):
@@ -94,7 +94,7 @@ class SlotGraph:
         return results
 
     def _masks(self, call: PaddedCall, told: Sequence[Tensor], ancestors: Tensor) -> list[Tensor]:
-        """What rows see whose ``ancestors [T, W]`` lie on the device, where a kernel makes it;
+        """The masks of rows whose ``ancestors [T, W]`` are on the device, made there by a kernel;
         ``told``: see `PaddedCall.by_slot`."""
         slots, starts, contexts, trees = told
         assert not any(kind.is_causal for kind in self._padding.kinds), "blocks are the host's"
@@ -137,8 +137,8 @@ class TargetNetwork(nn.Module):
 
 
 def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The wanted rows that a call has: their indices in ``logits_rows``, and their places among the
-    call's rows. There is at least one place, as a graph needs one."""
+    """A call's wanted rows: their indices in ``logits_rows``, and their places among the call's
+    rows. There is at least one place, as a graph needs one."""
     if not len(call.packed):  # a call of padding costs what others do
         return call.packed, torch.arange(len(logits_rows)) % (call.num_slots * call.num_rows)
     count = int(max(call.packed.max(), logits_rows.max())) + 1
@@ -150,7 +150,7 @@ def _wanted(call: PaddedCall, logits_rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _empty(outputs: Sequence[Tensor], rows: int, logits_rows: Tensor | None) -> list[Tensor]:
-    """Zeros for packed results, of the widths of one call's outputs."""
+    """Zeros for packed results, with the widths of one call's outputs."""
     counts = [rows] * len(outputs)
     if logits_rows is not None:
         counts[0] = len(logits_rows)

@@ -22,10 +22,10 @@ _Array = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class View(Enum):
-    """How many positions of a cache the masks of a call cover; attention reads as many. WHOLE: all
-    of a slot. Else up to the last position that a row can see, rounded up, as memory, kernels or
-    graphs are kept for each size: to STEPS of 64 where one more position costs more than one more
-    size, to POWERS of two, from 256 on, where one more size costs more."""
+    """How many positions of a cache a call's masks cover and attention reads. WHOLE: the whole
+    slot. Otherwise up to the last position that a row can see, rounded up, as memory, kernels or
+    graphs are kept for each size: to STEPS of 64 if one more position costs more than one more
+    size, to POWERS of two, from 256 on, if one more size costs more."""
 
     WHOLE = "whole"
     STEPS = "steps"
@@ -44,7 +44,7 @@ class View(Enum):
 class PaddedCall:
     """One call of a graph over ``num_slots`` sequences from ``first_slot`` on, S rows each.
 
-    packed: the packed rows that it serves ``[n] i64``. places: where each of them stands among the
+    packed: the packed rows that it serves ``[n] i64``. places: where each of them is among the
     num_slots * S rows ``[n] i64``. positions ``[num_slots, S] i64``, write_indices ``[num_slots]
     i64`` and masks, one ``[num_slots, 1, S, L'] bool`` of each kind: see `SlotRows`. seen: L'.
     begins: slots whose sequence begins with this call.
@@ -62,15 +62,15 @@ class PaddedCall:
     seen: int
 
     def pad(self, packed: Tensor) -> Tensor:
-        """A value of each packed row ``[T, ...]`` as ``[num_slots, S, ...]``, zero elsewhere."""
+        """Values of packed rows ``[T, ...]`` as ``[num_slots, S, ...]``, zero elsewhere."""
         padded = packed.new_zeros((self.num_slots * self.num_rows, *packed.shape[1:]))
         padded[self.places] = packed[self.packed]
         return padded.view(self.num_slots, self.num_rows, *packed.shape[1:])
 
     def by_slot(self, rows: PackedRows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What `trtspec.ops.tree_mask` is told of the rows beside positions and ancestors:
-        slot_mapping ``[num_slots, S] i64``, query_start ``[num_slots + 1]``, context_lens and
-        is_tree ``[num_slots] i32``."""
+        """The inputs of `trtspec.ops.tree_mask` besides positions and ancestors: slot_mapping
+        ``[num_slots, S] i64``, query_start ``[num_slots + 1]``, context_lens and is_tree
+        ``[num_slots] i32``."""
         request = torch.bucketize(self.packed, rows.query_start[1:].long(), right=True)
         slots = self.places // self.num_rows
         contexts = torch.zeros(self.num_slots, dtype=torch.int32)
@@ -81,7 +81,7 @@ class PaddedCall:
         return self.pad(rows.slot_mapping + 1) - 1, starts, contexts, trees
 
     def staged(self, staging: Staging, *others: Tensor) -> tuple[PaddedCall, list[Tensor]]:
-        """This call, and other host tensors with it, on a device, in one copy."""
+        """This call, and further host tensors, on a device, in one copy."""
         own = [self.packed, self.places, self.positions, self.write_indices]
         arrived = staging.to_device([*own, *others, *self.masks])
         first, last = len(own), len(own) + len(others)
@@ -99,8 +99,8 @@ class PaddedCall:
 
 @dataclass(frozen=True)
 class _Group:
-    """The rows of one request: its slot, the first of its packed rows, how many there are, where in
-    the cache they go, what is committed before them, and their tree mask ``[n, W]`` if any."""
+    """The rows of one request: its slot, the first of its packed rows, their number, where they go
+    in the cache, what is committed before them, and their tree mask ``[n, W]`` if any."""
 
     slot: int
     first: int
@@ -130,9 +130,9 @@ class Padding:
     view: View = View.WHOLE
 
     def calls(self, rows: PackedRows, num_slots: int) -> list[PaddedCall]:
-        """At least one call. Where all ``rows`` are padding, that call is padding alone, of as many
-        requests as fit the ``num_slots`` of the caches. Where their tree masks lie on a device,
-        other calls have no masks."""
+        """At least one call. If all ``rows`` are padding, that call is padding only, for as many
+        requests as fit the ``num_slots`` of the caches. If tree masks are on a device, calls have
+        no masks otherwise."""
         counts = [count for count in self.slot_counts if count <= num_slots]
         kinds = self.kinds if rows.tree_mask.device.type == "cpu" else ()
         calls = padded_calls(rows, self.length, self.widest, kinds, counts, view=self.view)
@@ -146,8 +146,8 @@ class Padding:
         return [idle_call(requests, count, self.length, masks, view=self.view)]
 
     def pad_places(self, call: PaddedCall, places: Tensor) -> Tensor:
-        """Wanted ``places [n]`` among a call's rows. Where calls are rounded, there are as many
-        places as slots or as rows, so that few sizes occur."""
+        """Wanted ``places [n]`` among a call's rows. If calls are rounded, there are as many places
+        as slots or as rows, so that few sizes occur."""
         if not self.slot_counts or call.num_rows > self.widest:
             return places
         rows = 1 if len(places) <= call.num_slots else call.num_rows
@@ -164,20 +164,20 @@ def padded_calls(
     *,
     view: View = View.WHOLE,
 ) -> list[PaddedCall]:
-    """The calls that feed ``rows`` to caches of ``length`` positions a slot.
+    """The calls that feed ``rows`` to caches of ``length`` positions per slot.
 
-    A request's block table names its slot, and its rows lie one behind the other in the cache.
-    Requests of up to ``widest`` rows share a call, over all slots from the lowest to the highest;
-    one of more rows, a prefill chunk, has its own. A slot in between that has no rows gets padding,
-    which is written to the last positions of its cache: no sequence may reach those, the last
-    ``widest``. Padding behind a request's rows is written behind them, where nothing is committed.
-    A row of padding sees itself, so that it stays finite: NaN in a cache would spread, as masked
-    positions are multiplied by zero. A ``view`` that is not whole ends where no row of a request
-    looks or is padded to; a row of padding behind that sees the last position.
+    A request's block table names its slot, and its rows are contiguous in the cache. Requests of up
+    to ``widest`` rows share a call, over all slots from the lowest to the highest; one with more
+    rows, a prefill chunk, has its own. A slot in between without rows gets padding, which is
+    written to the last positions of its cache: no sequence may reach the last ``widest``. Padding
+    after a request's rows is written after them, where nothing is committed. A padding row sees
+    itself, so that it stays finite: NaN in a cache would spread, as masked positions are multiplied
+    by zero. A ``view`` that is not whole ends where no row of a request looks or is padded to; a
+    padding row beyond that sees the last position.
 
-    ``slot_counts``: rising numbers of slots that shared calls are rounded up to, so that few sizes
-    occur. Such calls begin at slot 0, and their rows are rounded as well (see `rounded`). Empty: no
-    rounding.
+    ``slot_counts``: ascending numbers of slots that shared calls are rounded up to, so that few
+    sizes occur. Such calls begin at slot 0, and their rows are rounded as well (see `rounded`).
+    Empty: no rounding.
     """
     groups = _groups(rows, length)
     narrow = [group for group in groups if group.count <= widest]
@@ -202,8 +202,8 @@ def rounded(count: int, most: int) -> int:
 def idle_call(
     num_slots: int, num_rows: int, length: int, num_masks: int, *, view: View = View.WHOLE
 ) -> PaddedCall:
-    """A call of padding alone, of whose rows nothing comes. It takes as long as a call of requests;
-    of requests without context, if not all of a slot is in view."""
+    """A call of padding only, whose results are unused. It takes as long as a call of requests; of
+    requests without context, unless the whole slot is in view."""
     none = torch.zeros(0, dtype=torch.int64)
     starts = torch.full((num_slots,), length - num_rows)
     seen = view.end(num_rows, length)

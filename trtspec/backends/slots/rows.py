@@ -19,10 +19,10 @@ class SlotRows:
     """S rows of each of B sequences over caches ``[B, Hkv, L, D]``, for export (see `export_ops`).
 
     padded_positions ``[B, S] i64``. write_indices ``[B] i64``: where in the cache the first of a
-    sequence's rows goes, the others behind it. masks: by kind, the cache positions that each row
-    sees, ``[B, 1, S, L'] bool``: its own, or positions written before. Positions behind the first
-    L' are never seen. written: each cache after the layer that writes it, in the order of the
-    layers, as an ONNX graph changes nothing in place; given: what they were before.
+    sequence's rows goes, followed by the others. masks: by kind, the cache positions that each row
+    sees, ``[B, 1, S, L'] bool``: its own, or positions written before. Positions after the first L'
+    are never seen. written: each cache after the layer that writes it, in layer order, as an ONNX
+    graph changes nothing in place; given: what they were before.
     """
 
     padded_positions: Tensor
@@ -114,14 +114,14 @@ class SlotRows:
         )
 
     def _seen(self, place: int, mask: Tensor) -> Cache:
-        """What a mask covers of a cache that was written."""
+        """The part of a written cache that a mask covers."""
         return tuple(buffer[:, :, : mask.shape[3]] for buffer in self.written[place])
 
     def _heads_first(self, x: Tensor) -> Tensor:
         return x.view(*self.padded_positions.shape, -1, x.shape[-1]).transpose(1, 2)
 
     def _turned(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """In float32 with one rounding, as `rotate` does it."""
+        """In float32 with a single rounding, like `rotate`."""
         if rotation is None:
             return self._heads_first(x)
         shape = self.padded_positions.shape

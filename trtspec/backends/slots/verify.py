@@ -1,8 +1,8 @@
 """A target whose graph samples and accepts: it takes packed rows, ancestors and sampling values,
-and says which rows of every tree the target accepts.
+and returns which rows of every tree are accepted.
 
-In its graph slots stand for requests. Each slot has the rows of its request, those of the tree
-included, or none.
+In its graph slots stand for requests. Each slot has the rows of its request, including those of the
+tree, or none.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class PaddedInputs(NamedTuple):
 
 
 class VerifyInputs(NamedTuple):
-    """What a target that samples and accepts is given.
+    """The inputs of a target that samples and accepts.
 
-    logits_rows ``[R] i64`` counts through all B * S rows; columns and parents are of these, and
-    row_start ``[B + 1] i32`` says which of them are a slot's tree. caches: as in `EngineInputs`, of
-    these slots. seen: positions of a slot that its masks have.
+    logits_rows ``[R] i64`` indexes all B * S rows; columns and parents are of these, and row_start
+    ``[B + 1] i32`` says which of them are a slot's tree. caches: as in `EngineInputs`, of these
+    slots. seen: positions of a slot that its masks cover.
     """
 
     rows: PaddedInputs
@@ -79,16 +79,16 @@ class VerifySession(Protocol):
     """Runs a target that samples and accepts."""
 
     def run(self, inputs: VerifyInputs) -> list[Tensor]:
-        """Run once; caches are written in place. Returns logits, states if it was built to,
+        """Run once; caches are written in place. Returns logits, hidden states if it captures them,
         ``sampled [R]``, ``accepted_rows [B, width]`` and ``num_emitted [B]``."""
         ...
 
 
 class VerifyGraph:
-    """A `VerifySession` over a graph that does all of it itself."""
+    """A `VerifySession` over a graph that does everything itself."""
 
     def __init__(self, session: GraphSession, length: int, device: str) -> None:
-        """``length``: positions of a slot, of which a call's view is the beginning."""
+        """``length``: positions of a slot; a call's view is its beginning."""
         self._session = session
         self._slot = torch.zeros(length, dtype=torch.int64, device=device)
 
@@ -113,7 +113,7 @@ class VerifyNetwork(nn.Module):
         view: View = View.WHOLE,
     ) -> None:
         """``length``, ``widest``, ``slot_counts``, ``view``: see `padded_calls`; a tree has at most
-        ``widest`` rows. The masks are made by ``session``."""
+        ``widest`` rows. ``session`` makes the masks."""
         super().__init__()
         self._session = session
         self._padding = Padding(length, widest, slot_counts=slot_counts, view=view)
@@ -132,12 +132,12 @@ class VerifyNetwork(nn.Module):
         caches: Caches,
     ) -> tuple[Tensor, ...]:
         """What `CausalLM.forward` returns, and the verification of J requests: ``sampled [R] i64``,
-        ``accepted_rows [J, widest] i32`` and ``num_emitted [J] i32``, as `sample` and `accept` say.
-        Caches and results are on the graph's device, all else is on the host.
+        ``accepted_rows [J, widest] i32`` and ``num_emitted [J] i32``, as defined by `sample` and
+        `accept`. Caches and results are on the graph's device, everything else on the host.
 
         ``columns`` and ``parents [R] i32`` are of the rows ``logits_rows``, of which request j's
         are ``row_start[j] .. row_start[j + 1] - 1``: root and nodes of its tree, which are as many
-        of its packed rows, one behind the other. Logits rows behind them are in no tree.
+        consecutive packed rows. Logits rows after them are in no tree.
         """
         count, requests = len(logits_rows), len(row_start) - 1
         buffers = list(chain(*caches))
@@ -189,7 +189,7 @@ class VerifyNetwork(nn.Module):
 class _Trees:
     """The wanted rows of a call, trees first and by slot.
 
-    wanted: their indices among the logits rows ``[n]``. places: where they stand among the call's
+    wanted: their indices among the logits rows ``[n]``. places: where they are among the call's
     rows, at least one ``[R]``. row_start ``[num_slots + 1] i32``: where in them each slot's tree
     begins. verified, slots: the requests that have a tree here, and their slots.
     """
@@ -201,7 +201,7 @@ class _Trees:
     slots: Tensor
 
     def take(self, values: Tensor) -> Tensor:
-        """``values`` of the wanted rows, and zeros for places that nobody wants ``[R]``."""
+        """``values`` of the wanted rows, and zeros for unwanted places ``[R]``."""
         taken = values.new_zeros(len(self.places))
         taken[: len(self.wanted)] = values[self.wanted]
         return taken

@@ -1,4 +1,4 @@
-"""TensorRT engines for a GPU, of the graphs that ONNX Runtime runs as well."""
+"""TensorRT engines for a GPU, from the graphs that ONNX Runtime runs as well."""
 
 from __future__ import annotations
 

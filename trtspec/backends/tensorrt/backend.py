@@ -1,4 +1,4 @@
-"""TensorRTBackend: TensorRT engines of the standard graphs, on a GPU."""
+"""TensorRTBackend: TensorRT engines from the standard graphs, on a GPU."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from trtspec.ops.cuda_ops import register_cuda_ops
 
 
 class TensorRTBackend(SlotBackend):
-    """Its graphs are those of the backend onnx; that of a target with plugins differs, and all over
-    paged caches. Views are powers of two, as each size that occurs has kernels and captured steps
-    of its own."""
+    """Its graphs are those of the backend onnx, except for a target with plugins and for all graphs
+    over paged caches. Views are powers of two, as each size that occurs has kernels and captured
+    steps of its own."""
 
     name = "tensorrt"
     title = "TensorRT"
@@ -116,7 +116,7 @@ class TensorRTBackend(SlotBackend):
         return lower_paged(engine, network, part)
 
     def verifies(self, engine: EngineShape) -> bool:
-        """It does so by the plugins of its engine, or by kernels beside it."""
+        """Always: by the plugins of its engine, or by kernels beside it."""
         return bool(self._options(engine).plugins) or register_cuda_ops()
 
     def parts_class(self, engine: EngineShape) -> type[SlotParts]:

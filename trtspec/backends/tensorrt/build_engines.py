@@ -1,4 +1,4 @@
-"""TensorRT engines from the ONNX graphs of an engine folder, on a machine with or without a GPU."""
+"""TensorRT engines from an engine folder's ONNX graphs, on a machine with or without a GPU."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from trtspec.log import logger
 from trtspec.writable import check_folder, write_whole
 
 REPORT_NAME = "layers.txt"
-"""What TensorRT made of the graphs, in the engine folder."""
+"""The report on TensorRT's layers, in the engine folder."""
 _ATTENTION = "ATTENTION_INPUT"
 _USUAL_VIEW = 2048
-"""Positions of a slot that TensorRT chooses kernels for."""
+"""Positions of a slot for which TensorRT chooses kernels."""
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What TensorRT made of one graph. kinds: layers of each kind. precisions: layers by the dtype
-    of their first output. attentions: name, dtype of the queries, and whether TensorRT may take the
-    attention apart where it has no kernel for it."""
+    """TensorRT's layers for one graph. kinds: layers of each kind. precisions: layers by the dtype
+    of their first output. attentions: name, dtype of the queries, and whether TensorRT may
+    decompose the attention if it has no kernel for it."""
 
     name: str
     engine_bytes: int
@@ -49,7 +49,7 @@ class LayerReport:
     attentions: tuple[tuple[str, str, bool], ...]
 
     def describe(self) -> str:
-        """As text, one graph in a few lines."""
+        """One graph in a few lines of text."""
         lines = [f"{self.name}: {self.engine_bytes / 2**20:.1f} MiB"]
         lines.append("  layers     " + _counts(self.kinds))
         lines.append("  precision  " + _counts(self.precisions))
@@ -149,8 +149,8 @@ def _build_failure(name: str, options: TensorRTConfig, said: str) -> str:
 
 
 def _attentions(network: Any, decompose: bool) -> list[tuple[str, str, bool]]:
-    """The attentions of a network. There are no fused kernels for them in float32: there, and only
-    there, TensorRT may take them apart."""
+    """The attentions of a network. There are no fused kernels in float32: there, and only there,
+    TensorRT may decompose them."""
     found = []
     for i in range(network.num_layers):
         layer = network.get_layer(i)
@@ -164,8 +164,8 @@ def _attentions(network: Any, decompose: bool) -> list[tuple[str, str, bool]]:
 
 
 def profiles(engine: EngineShape) -> list[dict[str, tuple[int, int, int]]]:
-    """Smallest, usual and largest sizes of the dynamic dimensions: for steps that decode or verify,
-    and for chunks of one prompt."""
+    """Smallest, typical and largest sizes of the dynamic dimensions: for steps that decode or
+    verify, and for chunks of one prompt."""
     batch, widest, rows = engine.max_batch_size, engine.rows, engine.verify_rows
     step, chunk = engine.max_num_tokens, min(engine.max_num_tokens, engine.max_seq_len)
     length = engine.layout.tokens_per_block

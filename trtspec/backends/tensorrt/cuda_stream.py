@@ -1,4 +1,4 @@
-"""Streams and graphs of the CUDA runtime by way of cuda-python (the extra ``trtspec[cuda]``)."""
+"""CUDA streams and graphs through cuda-python (the extra ``trtspec[cuda]``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.ops.cuda_driver import cudart
 
 
 def require_cuda_python() -> None:
-    """ConfigError, naming the extra, if cuda-python is missing."""
+    """Raise ConfigError, naming the extra, if cuda-python is missing."""
     if cudart is None:
         raise ConfigError(
             "running TensorRT engines needs cuda-python, which is not installed; install it: "
@@ -22,12 +22,12 @@ def require_cuda_python() -> None:
 
 
 def callers_stream() -> int:
-    """The handle of the stream that torch's work of this thread goes to."""
+    """The handle of the stream on which torch works in this thread."""
     return int(torch.cuda.current_stream().cuda_stream)
 
 
 class CudaStream:
-    """A stream of its own on the current device; the caller's stream waits for it."""
+    """A separate stream on the current device; the caller's stream waits for it."""
 
     def __init__(self) -> None:
         """ConfigError if cuda-python is missing, EngineError if there is no device."""
@@ -43,8 +43,8 @@ class CudaStream:
             _destroy_with(self, destroy, thing)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Let ``work`` enqueue on this stream: behind all that is on the caller's stream now, and
-        before all that comes there next. Does not wait for the device."""
+        """Let ``work`` enqueue on this stream: after everything on the caller's stream now, and
+        before everything enqueued there later. Does not wait for the device."""
         caller = callers_stream()
         _call(cudart.cudaEventRecord, self._event, caller)
         _call(cudart.cudaStreamWaitEvent, self.handle, self._event, 0)
@@ -53,10 +53,10 @@ class CudaStream:
         _call(cudart.cudaStreamWaitEvent, caller, self._event, 0)
 
     def capture(self, work: Callable[[], None]) -> CudaGraph:
-        """The graph of what ``work`` enqueues here, which does not run now.
+        """The graph of what ``work`` enqueues here, without running it.
 
         Raises:
-            EngineError: it does something that no graph can hold.
+            EngineError: it does something that graphs do not support.
         """
         # Other threads may use the device meanwhile: only what this one does is watched.
         mode = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -74,7 +74,7 @@ class CudaStream:
 
 
 class CudaGraph:
-    """Captured work that can be enqueued again and again."""
+    """Captured work that can be enqueued repeatedly."""
 
     def __init__(self, graph: Any, stream: CudaStream) -> None:
         self._stream = stream
@@ -90,12 +90,13 @@ class CudaGraph:
 
 
 def _destroy_with(owner: object, destroy: Callable[[Any], Any], thing: Any) -> None:
-    """Destroy a thing when its owner is collected; a process that ends leaves it to the driver."""
+    """Destroy a resource when its owner is collected; a process that exits leaves it to the
+    driver."""
     weakref.finalize(owner, destroy, thing).atexit = False
 
 
 def _call(function: Any, *arguments: Any) -> Any:
-    """What a function of cuda-python returns beside its status; EngineError if it fails."""
+    """The results of a cuda-python function besides its status; EngineError if it fails."""
     status, *values = function(*arguments)
     if int(status) != 0:
         raise EngineError(f"{function.__name__} failed: {status.name}")

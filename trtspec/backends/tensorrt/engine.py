@@ -1,4 +1,5 @@
-"""TensorRTEngine: one deserialised engine, the shapes that it takes, and contexts to run it in."""
+"""TensorRTEngine: one deserialised engine, the shapes that it accepts, and contexts to run it
+in."""
 
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ class BoundTensor:
 class TensorRTEngine:
     """The engine of a graph in an engine folder, on the current device.
 
-    Its contexts work in one scratch memory, so only one of them may run at a time: they all run on
+    Its contexts share one scratch memory, so only one of them may run at a time: they all run on
     ``stream``.
     """
 
     def __init__(
         self, graph: Path, stream: CudaStream, device: torch.device, refits: bool = False
     ) -> None:
-        """``graph``: the ONNX file that the engine beside it was built of. ``refits``: take the
+        """``graph``: the ONNX file that the engine beside it was built from. ``refits``: take the
         weights from that file's folder.
 
         Raises:
@@ -83,7 +84,7 @@ class TensorRTEngine:
         ]
 
     def find_profile(self, shapes: Mapping[str, Shape]) -> int:
-        """The first profile that takes inputs of these shapes.
+        """The first profile that accepts inputs of these shapes.
 
         Raises:
             EngineError: none does.
@@ -131,12 +132,12 @@ class TensorRTEngine:
         return context
 
     def save_kernels(self) -> None:
-        """Keep what TensorRT compiled so far for the next process."""
+        """Keep what TensorRT has compiled so far for the next process."""
         if self._cache is not None:
             self._cache.save()
 
     def failure(self, what: str) -> EngineError:
-        """The error for a refusal, with TensorRT's own words."""
+        """The error for a refusal, with TensorRT's own message."""
         return EngineError(f"{self.path.name}: {what} (TensorRT says: {self._log.text()})")
 
     def _deserialize(self) -> Any:
@@ -156,7 +157,8 @@ class TensorRTEngine:
         return engine
 
     def _check_validity(self, plan: bytes) -> None:
-        """TensorRT-RTX says beforehand, and why: another version, another GPU, an old driver."""
+        """TensorRT-RTX reports beforehand why an engine does not run: another version, another GPU,
+        an old driver."""
         if not hasattr(self._runtime, "get_engine_validity"):
             return
         _, diagnostics = self._runtime.get_engine_validity(plan)

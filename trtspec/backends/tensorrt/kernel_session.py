@@ -1,4 +1,4 @@
-"""KernelSession: a target's plain graph, and beside it the kernels that plugins have inside."""
+"""KernelSession: a target's plain graph with kernels beside it that do what plugins do inside."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trtspec.ops.tree_mask import tree_mask
 
 
 class KernelSession:
-    """A `VerifySession` without plugins. Kernels make the masks before the plain graph runs; behind
-    it they sample its logits and walk the trees. Tensors stay where they are."""
+    """A `VerifySession` without plugins. Kernels make the masks before the plain graph runs;
+    afterwards they sample its logits and walk the trees. Tensors stay in place."""
 
     def __init__(self, session: GraphSession, windows: Sequence[int], width: int) -> None:
         """``session``: over the graph of `SlotModel` with these ``windows``. ``width``: most rows

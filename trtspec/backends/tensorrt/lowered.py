@@ -16,8 +16,8 @@ from trtspec.ops.sampling import SamplingColumns
 
 
 class SlotVerify(nn.Module):
-    """A language model that makes its masks of packed ancestors, samples every row whose logits are
-    wanted, and walks the trees. The plugins of `plugin_ops` do all three."""
+    """A language model that makes its masks from packed ancestors, samples every row whose logits
+    are wanted, and walks the trees. The plugins of `plugin_ops` do all three."""
 
     def __init__(self, model: CausalLM, kinds: Sequence[MaskKind], width: int) -> None:
         """``kinds``: see `SlotModel`. ``width``: most rows of a tree."""

@@ -20,16 +20,16 @@ _FIRST_WITH_BFLOAT16 = (8, 0)
 class TensorRTConfig:
     """Options of a TensorRT build; ConfigError names a bad value.
 
-    compute_capability: of the GPU to build for, as ``8.9`` (also 89, sm89, sm_89); None: the GPU
-    here. builder_optimization_level: 0 (builds fastest) to 5; None: TensorRT's default.
-    profiling_verbosity: what an engine tells of its layers. timing_cache: file of measured kernel
-    times, read if it is there and written again; None: no such file. strip_plan: engines without
-    weights; loading an engine reads them from the folder's weight files. refit: loading an engine
-    gives it the weights that the files hold then. The files may have been replaced by others of the
-    same shapes, such as those of a further training. plugins: whether the target's engine makes its
-    masks of packed ancestors, samples and accepts, by trtspec's plugins; None: where they can be
-    used (see `decide_plugins`). paged_attention: whether
-    sequences have blocks of the cache in place of a slot, and attention over them is a plugin.
+    compute_capability: of the GPU to build for, such as ``8.9`` (also 89, sm89, sm_89); None: the
+    GPU here. builder_optimization_level: 0 (fastest build) to 5; None: TensorRT's default.
+    profiling_verbosity: what an engine reports about its layers. timing_cache: file of measured
+    kernel times, read if it exists and written again; None: no such file. strip_plan: engines
+    without weights, which are read from the folder's weight files when an engine is loaded. refit:
+    loading an engine gives it the weights that the files hold then. The files may have been
+    replaced by others of the same shapes, for example after further training. plugins: whether the
+    target's engine makes its masks from packed ancestors, samples and accepts, using trtspec's
+    plugins; None: if they can be used (see `decide_plugins`). paged_attention: whether sequences
+    have cache blocks instead of a slot, with attention over them as a plugin.
     """
 
     compute_capability: str | None = None
@@ -67,7 +67,7 @@ class TensorRTConfig:
         return self.strip_plan or self.refit
 
     def check_dtype(self, dtype: str) -> None:
-        """ConfigError if the chosen GPU does not compute in a dtype."""
+        """Raise ConfigError if the chosen GPU does not support a dtype."""
         if self.compute_capability is None or dtype != "bfloat16":
             return
         if tuple(map(int, self.compute_capability.split("."))) < _FIRST_WITH_BFLOAT16:

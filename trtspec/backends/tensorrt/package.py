@@ -1,4 +1,4 @@
-"""The TensorRT that is installed: ``tensorrt``, else ``tensorrt_rtx``, which has the same API."""
+"""The installed TensorRT: ``tensorrt``, else ``tensorrt_rtx``, which has the same API."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def tensorrt_version() -> str:
 
 
 def buildable_capabilities() -> list[str] | None:
-    """The compute capabilities that engines can be built for without such a GPU, rising; None where
-    this TensorRT builds for the GPU that is there and no other."""
+    """The compute capabilities that engines can be built for without such a GPU, ascending; None if
+    this TensorRT only builds for the GPU that is present."""
     kinds = getattr(require_tensorrt(), "ComputeCapability", None)
     if kinds is None:
         return None
@@ -50,7 +50,7 @@ def buildable_capabilities() -> list[str] | None:
 
 
 def check_compute_capability(capability: str | None) -> None:
-    """ConfigError if this TensorRT cannot build for a GPU of that compute capability."""
+    """Raise ConfigError if this TensorRT cannot build for a GPU of that compute capability."""
     if capability is None:
         return
     buildable = buildable_capabilities()
@@ -86,7 +86,7 @@ class _Messages:
 
 
 def accepted_class(mixin: type, base: str) -> Any:
-    """Our class ``mixin`` as one that TensorRT accepts for its own ``base``, which exists only with
+    """Our class ``mixin`` as one that TensorRT accepts for its own ``base``, which only exists with
     TensorRT."""
     return type(mixin.__name__, (mixin, getattr(trt, base)), {}) if trt is not None else mixin
 

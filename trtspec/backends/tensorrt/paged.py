@@ -1,8 +1,8 @@
 """From a part of a network to its graph over packed rows and paged caches, where attention is a
 plugin.
 
-Such a graph takes what an engine call has, in the order of `EngineInputs`: nothing is padded, the
-host works out no masks, and sequences share prefixes. A target's samples and accepts as well.
+Such a graph takes the inputs of an engine call, in the order of `EngineInputs`: nothing is padded,
+the host computes no masks, and sequences share prefixes. A target's graph also samples and accepts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lower_paged(engine: EngineShape, network: NetworkShape, part: Part) -> Graph
     """The graph of a part.
 
     Raises:
-        ConfigError: its attention is none that the plugin computes.
+        ConfigError: the plugin does not support its attention.
     """
     if part.role is PartRole.METHOD:  # of no rows
         return lower(engine, network, part, cut_masks=False)
@@ -97,7 +97,7 @@ def _pass(engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
 
 
 def _context(engine: EngineShape, network: NetworkShape, part: Part) -> Graph:
-    """A graph that writes rows made of states alone."""
+    """A graph that writes rows made from hidden states only."""
 
     def sign() -> Signature:
         example = feature_signature(_decoder(part), engine.dtype, engine.layout, part.states)
@@ -123,7 +123,7 @@ def _graph(
     outputs: Sequence[str],
     *facts: int,
 ) -> Graph:
-    """A graph with the caches behind its own inputs and outputs."""
+    """A graph with the caches after its own inputs and outputs."""
     caches = cache_names(_decoder(part))
     return Graph(
         part.name,

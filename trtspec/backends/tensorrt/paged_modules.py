@@ -1,7 +1,7 @@
 """Networks over packed rows and paged caches as ONNX graphs see them: modules, for export.
 
-Besides the outputs that a module's ``forward`` names, all caches come out as they are after the
-call, layer by layer: the memory that was given.
+In addition to the outputs named by a module's ``forward``, all caches are returned as they are
+after the call, layer by layer: the same memory as given.
 """
 
 from __future__ import annotations
@@ -87,12 +87,13 @@ class PagedFeaturePass(PagedPass):
         features: Tensor,
         caches: Caches,
     ) -> tuple[Tensor, ...]:
-        """With ``features [T, H]``; behind what the head reads come the next ones ``[T, H]``."""
+        """With ``features [T, H]``; the head's input is followed by the next features ``[T,
+        H]``."""
         return self.run(input_ids, rows, features, caches)
 
 
 class PagedContext(nn.Module):
-    """Writes the context rows of a network that makes keys and values of states alone (see
+    """Writes the context rows of a network whose keys and values come from hidden states only (see
     `BlockDraft.forward`)."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -100,7 +101,7 @@ class PagedContext(nn.Module):
         self.model = model
 
     def forward(self, rows: PackedRows, hidden_in: Tensor, caches: Caches) -> tuple[Tensor, ...]:
-        """With the target's states ``hidden_in [T, n * H_t]``. Returns what is made of them
+        """With the target's hidden states ``hidden_in [T, n * H_t]``. Returns what is made of them
         ``[T, H]``, and the caches."""
         placed = plugin_rows(rows)
         (context,) = self.model(rows.positions, placed, hidden_in, caches)
@@ -108,5 +109,5 @@ class PagedContext(nn.Module):
 
 
 def plugin_rows(rows: PackedRows) -> PluginRows:
-    """The rows as the plugin takes them, which has no input of booleans."""
+    """The rows in the form of the plugin, which has no boolean inputs."""
     return PluginRows(rows._replace(is_tree=rows.is_tree.to(torch.int32)))

@@ -16,8 +16,8 @@ from trtspec.models.rows import Cache, Caches, PackedRows, Scoring
 class PluginRows:
     """Packed rows as ONNX graphs see them (see `plugin_ops.paged_tree_attention`).
 
-    rows: with ``is_tree`` as i32. written: each cache after the layer that writes it, in the
-    order of the layers: the same memory, which a graph names anew.
+    rows: with ``is_tree`` as i32. written: each cache after the layer that writes it, in layer
+    order: the same memory under a new name in the graph.
     """
 
     rows: PackedRows

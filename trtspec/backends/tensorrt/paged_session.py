@@ -1,4 +1,4 @@
-"""Sessions over graphs of packed rows: they are fed what an engine call has, where it lies."""
+"""Sessions over graphs of packed rows, which take an engine call's inputs in place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class PagedTarget:
 
 
 class PagedGraph:
-    """A part over rows and caches, as a `RowsGraph`. Nothing is copied, and no host waits."""
+    """A part over rows and caches, as a `RowsGraph`. Nothing is copied, and the host does not
+    wait."""
 
     def __init__(self, graph: GraphSession) -> None:
         self._graph = graph
@@ -54,7 +55,7 @@ class PagedParts(SlotParts):
         return PagedTarget(self.over_caches(part))
 
     def over_caches(self, part: Part) -> GraphSession:
-        """The graph of a part with caches, on packed rows. Its calls are not captured."""
+        """The graph of a part with caches, over packed rows. Its calls are not captured."""
         return self._open(part, part.num_caches, ())
 
     def rows(self, name: str) -> PagedGraph:  # type: ignore[override]

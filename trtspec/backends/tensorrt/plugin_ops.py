@@ -1,9 +1,9 @@
 """The TensorRT plugins of ``plugins/tensorrt`` as ONNX nodes, for use while a module is exported.
 
 Nodes of the domain `DOMAIN` name a plugin; its attributes are the plugin's fields, its inputs and
-outputs the plugin's tensors, in order. TensorRT's parser finds it in the registry of plugins by
-name, version and namespace, of which it reads the latter two from attributes. What these functions
-return outside of an export means nothing.
+outputs the plugin's tensors, in order. TensorRT's parser finds it in the plugin registry by name,
+version and namespace, the latter two from attributes. Outside of an export the results of these
+functions are meaningless.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtspec.ops.sampling import SamplingColumns
 DOMAIN = "trtspec"
 PLUGIN_VERSION = "1"
 PLUGINS = ("TreeMask", "KeyedSample", "TreeAccept", "PagedTreeAttention")
-"""Those that graphs name."""
+"""The plugins that graphs name."""
 _FOUND_BY = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": DOMAIN}
 _OPSET = 1  # of the domain
 

@@ -1,4 +1,5 @@
-"""trtspec's plugins for TensorRT: where their library lies, whether it can be used, loading it."""
+"""trtspec's plugins for TensorRT: locating their library, checking whether it can be used, loading
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def decide_plugins(options: TensorRTConfig) -> tuple[TensorRTConfig, list[str]]:
     """The options with ``plugins`` decided, and why.
 
     Raises:
-        ConfigError: they were asked for and cannot be used.
+        ConfigError: they were requested and cannot be used.
     """
     asked = options.plugins
     if asked is False:
@@ -40,7 +41,7 @@ def decide_plugins(options: TensorRTConfig) -> tuple[TensorRTConfig, list[str]]:
 
 
 def load_plugins() -> None:
-    """Let TensorRT know the plugins, once a process.
+    """Register the plugins with TensorRT, once per process.
 
     Raises:
         ConfigError: their library is missing or does not load.
@@ -63,7 +64,7 @@ def load_plugins() -> None:
 
 
 def _problem() -> str | None:
-    """Why no engine can be built with the plugins, if so, and what would help."""
+    """Why no engine can be built with the plugins, if so, and the remedy."""
     if require_tensorrt().__name__ == _RTX and not _loads(_RTX_LIBRARY):
         return (
             f"the parser of {tensorrt_version()} would end this process, as it adds plugins by way "
@@ -74,14 +75,14 @@ def _problem() -> str | None:
 
 
 def _library_problem() -> str | None:
-    """Why the plugins cannot be loaded, if so, and what would help."""
+    """Why the plugins cannot be loaded, if so, and the remedy."""
     if not PLUGIN_LIBRARY.is_file():
         return f"{PLUGIN_LIBRARY} is missing; {_REMEDY}"
     return None
 
 
 def _loads(library: str) -> bool:
-    """Whether it is found by its name alone."""
+    """Whether the loader finds it by its name."""
     try:
         ctypes.CDLL(library)
     except OSError:

@@ -13,10 +13,10 @@ SUFFIX = ".runtime_cache"
 
 
 class RuntimeCache:
-    """Kernels that the first calls of an engine had compiled, for the next process to load.
+    """Kernels that the first calls of an engine compiled, for the next process to load.
 
-    TensorRT-RTX takes a file only where it was written for this GPU, driver and version; any other
-    is written anew. A folder that cannot be written to costs the time of compiling, nothing else.
+    TensorRT-RTX accepts a file only if it was written for this GPU, driver and version; otherwise
+    it is rewritten. A folder that is not writable costs compile time, nothing else.
     """
 
     def __init__(self, path: Path, runtime_config: Any) -> None:
@@ -33,7 +33,7 @@ class RuntimeCache:
             logger.info("TensorRT does not take %s: kernels are not kept", path)
 
     def save(self) -> None:
-        """Write what has been compiled since the last time, in one step."""
+        """Write what has been compiled since the last time, atomically."""
         content = bytes(self._cache.serialize())
         if content == self._saved:
             return
@@ -48,7 +48,7 @@ class RuntimeCache:
 
 
 def open_runtime_cache(path: Path, runtime_config: Any) -> RuntimeCache | None:
-    """The cache in that file; None for a TensorRT that compiles nothing when it runs."""
+    """The cache in that file; None for a TensorRT that compiles nothing at run time."""
     if not hasattr(runtime_config, "create_runtime_cache"):
         return None
     return RuntimeCache(path, runtime_config)

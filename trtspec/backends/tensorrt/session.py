@@ -1,4 +1,4 @@
-"""TensorRTSession: one lowered graph as a TensorRT engine, its caches written in place."""
+"""TensorRTSession: one lowered graph as a TensorRT engine, with caches written in place."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trtspec.log import logger
 _MAX_GRAPHS = 64
 
 _Size = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
-"""The shapes of a call's inputs, and where its caches lie."""
+"""The shapes of a call's inputs, and the addresses of its caches."""
 
 
 @dataclass(frozen=True)
 class _Captured:
-    """A captured call. context: the graph's own, whose shapes nobody changes. inputs: its static
+    """A captured call. context: the graph's own, whose shapes never change. inputs: its static
     buffers, without the caches."""
 
     graph: CudaGraph
@@ -35,9 +35,9 @@ class _Captured:
 class TensorRTSession:
     """Runs a graph of `trtspec.backends.slots.lowering` on the GPU.
 
-    Tensors are torch's, on the engine's device. A call is enqueued on the session's own stream.
-    That stream and torch's wait for each other, so the host never waits for the device. The outputs
-    of a captured call are the graph's: they hold until the next call of the same size.
+    Tensors are torch's, on the engine's device. A call is enqueued on the session's own stream,
+    which is synchronised with torch's on the device, so the host never waits. The outputs of a
+    captured call belong to the graph: they are valid until the next call of the same size.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class TensorRTSession:
         return list(captured.outputs)
 
     def _capture(self, inputs: Sequence[Tensor]) -> _Captured | None:
-        """Capture a call on buffers of its own. It runs uncaptured first: TensorRT compiles and
+        """Capture a call on buffers of its own. It first runs uncaptured: TensorRT compiles and
         allocates then, which a capture forbids. Writing the same rows to the same slots again
         changes nothing."""
         context = self._engine.new_context(VERIFY, one_size=True)
@@ -132,7 +132,7 @@ class TensorRTSession:
         return _Captured(graph, context, own, outputs)
 
     def _is_capturable(self, context: Any) -> bool:
-        """TensorRT-RTX tells; what TensorRT cannot capture, the capture refuses."""
+        """TensorRT-RTX reports this; what TensorRT cannot capture, the capture refuses."""
         asks = getattr(context, "is_stream_capturable", None)
         return asks is None or bool(asks(self._stream.handle))
 
@@ -169,7 +169,8 @@ class TensorRTSession:
         return inputs[len(inputs) - self._num_caches :]
 
     def _check_caches(self) -> None:
-        """The caches must be where `run` takes them to be: TensorRT orders an engine's tensors."""
+        """Check that the caches are where `run` expects them: TensorRT orders an engine's
+        tensors."""
         given = [tensor.name for tensor in self._engine.inputs]
         made = [tensor.name for tensor in self._engine.outputs]
         caches = given[len(given) - self._num_caches :]

@@ -36,7 +36,7 @@ from trtspec.models.signature import Signature, verify_signature
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 VERIFIED = ("sampled", "accepted_rows", "num_emitted")
-"""What a target's graph with plugins returns besides, see `SlotVerify`."""
+"""The additional outputs of a target's graph with plugins, see `SlotVerify`."""
 
 
 def lower_with_plugins(engine: EngineShape, part: Part) -> Graph:

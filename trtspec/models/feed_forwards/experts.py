@@ -20,13 +20,13 @@ from trtspec.models.norm import Norm
 from trtspec.ops.moe import ACTIVATIONS, Gating
 
 FIRST_EXPERT = "first_expert"
-"""Behind a feed-forward part's name: of a rank's tensors, its first expert's number."""
+"""Suffix of a feed-forward part's name: among a rank's tensors, its first expert's number."""
 _TINY = 1e-20  # added to a sum of sigmoids, as DeepSeek does
 
 
 class ExpertLinear(nn.Module):
-    """The same linear layer, or several fused along their outputs, of every expert: the buffers of
-    the format with the experts as their first dimension, and ``bias [E, N]`` if it has one."""
+    """The same linear layer (or several fused along their outputs) of every expert: the format's
+    buffers with the experts as first dimension, and ``bias [E, N]`` if it has one."""
 
     bias: Tensor | None
 
@@ -61,13 +61,13 @@ class ExpertLinear(nn.Module):
 
     @property
     def layers(self) -> ExpertLayers:
-        """Itself as a format multiplies it."""
+        """The layer in the form that a format multiplies."""
         return ExpertLayers(self.weights, self.bias, self.out_features)
 
     def load(
         self, expert: int, weights: Sequence[StoredWeight], biases: Sequence[Tensor] = ()
     ) -> None:
-        """Fill the layer of one expert, see `Linear.load`.
+        """Load the layer of one expert, see `Linear.load`.
 
         Raises:
             CheckpointError: values that the format cannot hold.
@@ -79,10 +79,10 @@ class ExpertLinear(nn.Module):
 
 
 class Router(nn.Module):
-    """Which experts a row goes through, and their weights: ``scores.P`` of the router's matrix,
-    which is never rounded, and ``choice_bias [E] f32`` where the spec has one.
+    """Chooses each row's experts and their weights: ``scores.P`` of the router's matrix, which is
+    never quantised, and ``choice_bias [E] f32`` if the spec has one.
 
-    Scores that tie are ordered by torch.topk, as in transformers.
+    Ties are ordered by torch.topk, as in transformers.
     """
 
     choice_bias: Tensor | None
@@ -117,8 +117,8 @@ class Router(nn.Module):
         return chosen, weights * spec.weight_scale
 
     def _of_best_groups(self, choice: Tensor) -> Tensor:
-        """The scores, minus infinity outside the best groups. A group is as good as its best score,
-        with sigmoids as the sum of its two best ones (DeepSeek-V2 and V3)."""
+        """The scores, minus infinity outside the best groups. A group's score is its best one, with
+        sigmoids the sum of its two best ones (DeepSeek-V2 and V3)."""
         spec = self.spec
         if spec.top_groups == spec.num_groups:
             return choice
@@ -131,9 +131,9 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """A `Router`, the experts ``experts.gate_up`` and ``experts.down``, and, where the spec has
-    them, ``shared``, a dense part for every row, and ``shared_gate``, its factor. Where only some
-    experts are here, ``first_expert [1, 1] i64`` is the number of the first one."""
+    """A `Router`, the experts ``experts.gate_up`` and ``experts.down``, and, if the spec has them,
+    ``shared``, a dense part for every row, and ``shared_gate``, its factor. If only some experts
+    are here, ``first_expert [1, 1] i64`` is the number of the first one."""
 
     first_expert: Tensor | None
 

@@ -1,4 +1,4 @@
-"""Grouped-query attention of one layer."""
+"""Grouped-query attention."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trtspec.models.rope import Rotation
 from trtspec.models.rows import Cache, Rows, Scoring
 
 MOST_HEAD = 256
-"""Elements of a head that the CUDA kernels of attention take."""
+"""Largest head size of the CUDA attention kernels."""
 
 
 def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
-    """The norms of queries and of keys, where the layer has them: of `qk_norm_shape`."""
+    """The norms of queries and of keys, if the layer has them, with `qk_norm_shape`."""
     if spec.qk_norm is None:
         return None, None
     shapes = (spec.qk_norm_shape(heads) for heads in (spec.num_heads, spec.num_kv_heads))
@@ -31,8 +31,8 @@ def make_qk_norms(spec: AttentionSpec, dtype: torch.dtype) -> tuple[Norm | None,
 
 
 def norm_heads(x: Tensor, norm: Norm | None, ranks: Ranks | None = None) -> Tensor:
-    """Heads ``x [T, heads, D]`` under a norm of ``D``, of ``[heads, D]`` or of ``heads * D``
-    elements; with ``ranks`` of the heads of all of them."""
+    """Heads ``x [T, heads, D]`` under a norm of shape ``D``, ``[heads, D]`` or ``heads * D``; with
+    ``ranks``, over the heads of all ranks."""
     if norm is None:
         return x
     if ranks is not None:
@@ -47,12 +47,12 @@ def norm_heads(x: Tensor, norm: Norm | None, ranks: Ranks | None = None) -> Tens
 
 
 class Attention(nn.Module):
-    """Grouped-query attention of one layer: q, k and v fused, optional norms of each, rotary. There
-    is no v where the keys are the values too, and q alone where K and V are an earlier layer's. It
-    may have ``sinks [heads] f32``, and gates of its output beside the queries.
+    """Grouped-query attention: q, k and v fused, optional norms on each, rotary. There is no v if
+    the values are the keys, and only q if K and V are an earlier layer's. It may have ``sinks
+    [heads] f32``, and output gates beside the queries.
 
-    ``in_features`` is the width that q, k and v read, the ``hidden`` size unless given; ``formats``
-    are those of its own weights.
+    ``in_features`` is the input width of q, k and v, by default ``hidden``; ``formats`` are those
+    of its weights.
     """
 
     sinks: Tensor | None

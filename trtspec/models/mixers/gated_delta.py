@@ -1,4 +1,4 @@
-"""The gated delta rule of one layer."""
+"""The gated delta rule."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from trtspec.ops.state_walk import StateWalk, certain_rows
 
 
 class GatedDelta(nn.Module):
-    """q, k and v of one product with z, through a short convolution into the delta rule; its output
-    is normed head by head and multiplied by ``silu(z)``.
+    """q, k, v and z from one product, then a short convolution over q, k and v and the delta rule;
+    its output is normed per head and multiplied by ``silu(z)``.
 
-    The gates, which say how much a state forgets and takes in, are never rounded (``ba``); ``a_log
-    [value heads]`` and ``dt_bias`` are float32.
+    The gates, which control how much a state forgets and absorbs, are never quantised (``ba``);
+    ``a_log [value heads]`` and ``dt_bias`` are float32.
     """
 
     a_log: Tensor
@@ -65,7 +65,7 @@ class GatedDelta(nn.Module):
         kept: Tensor | None = None,
         ranks: Ranks | None = None,
     ) -> Tensor:
-        """See `Attention.forward`; the states in the cache take in all certain rows."""
+        """See `Attention.forward`; the states in the cache are updated by all certain rows."""
         x = x if norm is None else norm(x)
         qkv, z = self.qkvz(x).split([self.spec.channels, self.spec.values], dim=1)
         read = self._delta(qkv, self.ba(x), rows.walk(), cache)
@@ -77,7 +77,7 @@ class GatedDelta(nn.Module):
         return out
 
     def replay(self, state_slots: Tensor, rows: Tensor, row_start: Tensor, cache: Cache) -> None:
-        """See `trtspec.models.replay`: what was kept of the rows is fed once more."""
+        """See `trtspec.models.replay`: the stored inputs of the rows are applied again."""
         _, inputs, _, gates = cache
         walk = certain_rows(state_slots, row_start, rows)
         self._delta(inputs[rows].squeeze(1), gates[rows].squeeze(1), walk, cache)

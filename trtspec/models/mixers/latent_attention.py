@@ -22,10 +22,10 @@ from trtspec.ops.head_products import head_products
 
 
 class HeadMatrices(nn.Module):
-    """What makes keys and values of a latent, absorbed into queries and outputs: buffers ``k_up
-    [H, plain_dim, R]`` and ``v_up [H, R, value_dim]``, whatever the format of the linear layers:
-    they are multiplied head by head, from either side, in the dtype of the floats that latents are
-    kept in, which is what meets them."""
+    """Expand latents to keys and values, absorbed into queries and outputs: buffers ``k_up [H,
+    plain_dim, R]`` and ``v_up [H, R, value_dim]``, whatever the format of the linear layers. They
+    are multiplied head by head, from either side, in the float dtype of the latents that they meet.
+    """
 
     k_up: Tensor
     v_up: Tensor
@@ -39,15 +39,16 @@ class HeadMatrices(nn.Module):
         self.register_buffer("v_up", torch.empty(heads, rank, spec.value_dim, dtype=dtype))
 
     def queries(self, q: Tensor) -> Tensor:
-        """The unrotated parts of queries ``[T, H, plain_dim]``, to meet latents ``[T, H, R]``."""
+        """The unrotated parts of queries ``[T, H, plain_dim]``, projected to latent space ``[T, H,
+        R]``."""
         return _products(q.to(self.k_up.dtype), self.k_up).to(q.dtype)
 
     def values(self, latents: Tensor) -> Tensor:
-        """Sums of latents ``[T, H, R]`` as those of values ``[T, H, value_dim]``."""
+        """Weighted sums of latents ``[T, H, R]`` as sums of values ``[T, H, value_dim]``."""
         return _products(latents.to(self.v_up.dtype), self.v_up).to(latents.dtype)
 
     def load(self, weight: StoredWeight) -> None:
-        """Fill from ``[H * (plain_dim + value_dim), R]``."""
+        """Load from ``[H * (plain_dim + value_dim), R]``."""
         plain = self.k_up.shape[1]
         of_heads = weight.floats().view(self.k_up.shape[0], -1, self.k_up.shape[2])
         self.k_up.copy_(of_heads[:, :plain])
@@ -55,10 +56,10 @@ class HeadMatrices(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """MLA of one layer, in its absorbed form: queries are made to meet latents, so that the latents
-    of a cache are read as they are, once for all heads.
+    """MLA in its absorbed form: queries are projected to latent space, so that cached latents are
+    read as they are, once for all heads.
 
-    Both latents come of one product where queries have one (``q_kv_a``), else beside ``q``.
+    Both latents come from one product if queries have one (``q_kv_a``), otherwise beside ``q``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Mamba-2 of one layer: a convolution and a state, between two products."""
+"""Mamba-2: a convolution and a recurrent state, between two products."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtspec.ops.state_walk import StateWalk, certain_rows
 
 
 class Mamba2(nn.Module):
-    """Buffers of its own: ``a_log``, ``dt_bias``, ``skip``, each ``[num_heads] f32``; see
+    """Its own buffers: ``a_log``, ``dt_bias``, ``skip``, each ``[num_heads] f32``; see
     `trtspec.ops.mamba2`."""
 
     a_log: Tensor
@@ -69,7 +69,7 @@ class Mamba2(nn.Module):
         kept: Tensor | None = None,
         ranks: Ranks | None = None,
     ) -> Tensor:
-        """See `Attention.forward`; states take in the certain rows."""
+        """See `Attention.forward`; states are updated by the certain rows."""
         gate, xbc, dt = self.in_proj(x, norm=norm).split(self.sizes, dim=1)
         y = self._walk(gate, xbc, dt, cache, rows.walk())
         if kept is not None:
