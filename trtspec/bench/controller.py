@@ -31,13 +31,13 @@ ADAPTIVE, AUTO = "adaptive", "auto"
 LEARNING = (ADAPTIVE, AUTO)
 _ALL_ROUNDS = (BASELINE, *LEARNING)
 _LEAST = {1: 0.75, 5: 0.9, 15: 0.95}
-"""A fixed setting that is below this share of the best after so many rounds is out."""
+"""A fixed setting that is below this share of the best after that many rounds is dropped."""
 
 
 def settings(
     draft: FoundDraft, lengths: Sequence[int], rate: float
 ) -> dict[str, Mapping[str, Any]]:
-    """The speculative configs that compete, by name; the baseline has none."""
+    """The competing speculative configs, by name; the baseline has none."""
     longest = max(lengths)
 
     def config(length: int) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def tokens_per_second(rival: Rival) -> list[float]:
 
 
 def rounds_of(batch: int, rounds: int) -> int:
-    """Twice as many of one request: such a round is short, and tells less."""
+    """Twice as many rounds for a single request: such a round is short, and tells less."""
     return 2 * rounds if batch == 1 else rounds
 
 
@@ -97,7 +97,7 @@ def report(
     batch: int, rate: float, speeds: Mapping[str, Sequence[float]]
 ) -> tuple[str, Mapping[str, float]]:
     """A line of the table; adaptive's speed as a share of the best other setting's, and those of
-    adaptive and auto as shares of no speculation, by name."""
+    adaptive and auto relative to no speculation, by name."""
     medians = {name: median(rounds) for name, rounds in speeds.items()}
     whole = len(speeds[ADAPTIVE])
     others = [name for name in medians if name not in LEARNING and len(speeds[name]) == whole]

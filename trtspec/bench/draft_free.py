@@ -39,8 +39,8 @@ TOKENIZER = Path(__file__).resolve().parents[1] / "assets" / "trtspec-tiny" / "t
 
 @dataclass(frozen=True)
 class DraftTimes:
-    """history: seconds to take in a token of a long prompt; steps: seconds of each step, one token
-    taken in and a draft made behind it; drafted, right: tokens of a step's draft, in the mean."""
+    """history: seconds to index a token of a long prompt; steps: seconds of each step, which
+    indexes one token and drafts after it; drafted, right: mean tokens of a step's draft."""
 
     history: float
     steps: Sequence[float]
@@ -60,7 +60,7 @@ def library_text(count: int) -> list[int]:
 
 
 def repeating_text(count: int, period: int, change: float, vocab: int) -> list[int]:
-    """Each token is the one `period` before, but for a share of `change` (all of them: 1)."""
+    """Each token is the one `period` before, except for a share of `change` (all of them: 1)."""
     chance = random.Random(0)
     text: list[int] = []
     for i in range(count):
@@ -70,7 +70,7 @@ def repeating_text(count: int, period: int, change: float, vocab: int) -> list[i
 
 
 def measure(config: DecodingConfig, text: Sequence[int], steps: int) -> DraftTimes:
-    """All but the last ``steps`` tokens as a prompt, then token by token with a draft behind each.
+    """All but the last ``steps`` tokens as a prompt, then token by token with a draft after each.
     ConfigError for a method that drafts with a network."""
     drafter, history, coming = make_drafter(config), list(text[:-steps]), list(text[-steps:])
     _answer(drafter, _request(0, history[:1], len(text)), 1, history[1:])

@@ -31,13 +31,13 @@ class MixtureShape(NamedTuple):
 
 
 def floats(shape: MixtureShape, outputs: int, inputs: int, dtype: torch.dtype) -> ExpertWeights:
-    """The same random weights for all experts, each with memory of its own."""
+    """Random float weights, the same for all experts, each with its own memory."""
     one = pack_linear(torch.randn(outputs, inputs).to(dtype) / inputs**0.5)
     return ExpertWeights(one.repeat(shape.num_experts, 1, 1, 1))
 
 
 def codes(shape: MixtureShape, outputs: int, inputs: int, coding: Coding) -> ExpertWeights:
-    """The same of whole numbers."""
+    """The same, quantised."""
     top = 1 << coding.bits - 1
     packed = pack_codes(torch.randint(-top, top, (outputs, inputs)).to(torch.int8), coding.bits)
     scales = pack_groups(torch.rand(outputs, inputs // coding.group_size) / top / inputs**0.5)

@@ -34,13 +34,13 @@ from trtspec.speculative.registry import methods, methods_taking
 
 HYBRID, ADAPTIVE = "all", "all adaptive"
 MEMBERS = "drafters"
-"""The option by which a method takes others."""
+"""The option that holds the drafters."""
 AGAIN = 8
 """Tokens of the second copy that an editing prompt ends with."""
 
 
 def editing_prompts(tokenizer: Any, count: int, length: int) -> list[list[int]]:
-    """A piece of a file twice and its beginning once more, ``length`` tokens in all."""
+    """A piece of a file twice, followed by its beginning, ``length`` tokens in all."""
     piece = (length - AGAIN) // 2
     pieces = [prompt.token_ids for prompt in held_out_prompts(tokenizer, count, piece)]
     return [[*ids, *ids, *ids[:AGAIN]] for ids in pieces]
@@ -64,7 +64,7 @@ def prose_prompts(tokenizer: Any, count: int, length: int) -> list[list[int]]:
 
 
 def docstrings(files: Sequence[str]) -> Iterator[str]:
-    """Those of modules, classes and functions, in the order of the files."""
+    """Docstrings of modules, classes and functions, in the order of the files."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for file in files:
         try:
@@ -85,7 +85,7 @@ WORKLOADS: Mapping[str, Callable[[Any, int, int], list[list[int]]]] = {
 
 
 def members(args: argparse.Namespace) -> dict[str, DecodingConfig]:
-    """The drafters by name, none of which knows in a round what the last one answered."""
+    """The drafters by name; none of them remembers earlier answers within a round."""
     found = {}
     for each in read_methods(args.drafters, available_drafts(args.model, args.drafts)):
         if each.config is not None:
@@ -97,7 +97,7 @@ def members(args: argparse.Namespace) -> dict[str, DecodingConfig]:
 
 
 def merged(drafters: Collection[DecodingConfig]) -> DecodingConfig:
-    """The hybrid of them, by the method that takes several."""
+    """The hybrid of them, by the method that combines several."""
     (method,) = methods_taking(MEMBERS)
     options = {"method": method, MEMBERS: [speculative_to_dict(each) for each in drafters]}
     config = parse_speculative_config(options)

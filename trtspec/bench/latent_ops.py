@@ -76,7 +76,7 @@ def bench_decode(
     speed: MemorySpeed,
     seconds: float,
 ) -> None:
-    """One row of each request."""
+    """One row per request."""
     speed.sample()
     size = batch * context * shape.bytes_per_token(dtype)
     caches = [new_caches(shape, dtype, batch * context) for _ in range(copies(size))]
@@ -94,8 +94,9 @@ def bench_decode(
 def bench_prompt(
     shape: LatentShape, dtype: torch.dtype, context: int, rows: int, seconds: float
 ) -> None:
-    """``rows`` of a prompt behind ``context`` of its tokens in both forms: absorbed, with what
-    makes its queries and values, and expanded, with what makes keys and values of all latents."""
+    """``rows`` of a prompt after ``context`` of its tokens in both forms: absorbed, including the
+    projections of queries and values, and expanded, including the expansion of all latents to keys
+    and values."""
     tokens = context + rows
     attend = latent_call(shape, dtype, new_caches(shape, dtype, tokens), 1, rows)
     queries = torch.randn(rows, shape.heads, shape.plain_dim).to(dtype)

@@ -48,8 +48,8 @@ class _Cell:
 
 
 def markdown(table: Table, result: Mapping[str, Any]) -> str:
-    """A table in markdown; a line for each value of ``table.lines``, a column for each of
-    ``table.across``, in the order in which the rows have them or as ``table.columns`` says."""
+    """A Markdown table: a line for each value of ``table.lines``, a column for each of
+    ``table.across``, in the order of the rows or of ``table.columns``."""
     cells = [_cell(table, row) for row in rows(result) if table.takes(row)]
     columns = table.columns or tuple(dict.fromkeys(cell.column for cell in cells))
     found = {(cell.line, cell.column): cell.text for cell in cells}
@@ -120,7 +120,7 @@ def _about(table: Table, result: Mapping[str, Any]) -> str:
 
 
 def _where(result: Mapping[str, Any]) -> str:
-    """Where and when, and what the result says of itself."""
+    """Where and when it was measured, and the result's note."""
     machine = result["machine"]
     parts = (machine["gpu"] or machine["processor"], f"commit {result['commit']}")
     return ", ".join([*parts, result["date"][:10], *filter(None, [result.get("note")])])

@@ -33,7 +33,7 @@ from trtspec.ops import paged_tree_attention
 
 BLOCK_SIZE = 32
 GROUPS = (0, 64)
-"""Input features that share a scale, of formats that have such groups; 0: all."""
+"""Input features that share a scale, for formats with groups; 0: all."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class AttentionShape:
 
 
 def beside_reading(size: int, seconds: float, speed: MemorySpeed) -> str:
-    """The time to read so many bytes alone, and how much longer a call took; by the best sample of
-    the memory's speed up to now."""
+    """The time just to read that many bytes, and how much longer a call took, by the best bandwidth
+    sample so far."""
     read = size / speed.best
     if read > HIGHEST_SHARE * seconds:
         return NOT_MEASURED
@@ -161,8 +161,8 @@ def bench_attention(
 
 
 def begin(description: str) -> tuple[float, MemorySpeed]:
-    """Take the flags that timings of ops share, and say what they run on. Returns the seconds for
-    each figure, and the memory's speed, sampled once."""
+    """Parse the flags that timings of ops share, and print the machine. Returns the seconds per
+    figure, and a sample of the memory's bandwidth."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure")

@@ -32,21 +32,21 @@ from trtspec.ops.linear_quantised import (
 
 ROWS = (1, 2, 4, 8, 12, 16, 64, 512)
 SETTLING = 0.02
-"""Seconds after a sample of the memory's speed, until its threads no longer wait by spinning."""
+"""Seconds after a bandwidth sample until its threads no longer spin."""
 
 Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """The products of all layers with one kind of weights, and the bytes of these."""
+    """The products of all layers with one kind of weights, and the weights' bytes."""
 
     name: str
     num_bytes: int
     products: tuple[tuple[int, Product], ...]  # with their numbers of inputs
 
     def seconds(self, inputs: dict[int, Tensor]) -> float:
-        """Time of all products, one after the other, behind the same: calls of an engine repeat
+        """Time of all products in sequence, after running the same once: calls of an engine repeat
         them, and threads remember what is read next."""
         for _ in range(2):
             began = time.perf_counter()
@@ -67,7 +67,7 @@ def matrices(shape: Sizes) -> tuple[tuple[int, int], ...]:
 
 
 def _placed(weights: Tensor) -> Tensor:
-    """Weights where engines have them."""
+    """Weights placed as in engines."""
     return in_large_pages({"": weights})[""]
 
 
@@ -80,7 +80,7 @@ def of_bfloat16(depth: int, width: int) -> tuple[int, Product]:
 def of_codes(
     depth: int, width: int, bits: int, group: int, scale_dtype: torch.dtype
 ) -> tuple[int, Product]:
-    """Codes, by inputs of 8 bits."""
+    """Quantised weights, with inputs quantised to 8 bits."""
     panels = -(-width // OUTPUTS)
     blocks = -(-depth // inputs_per_block(bits))
     packed = torch.randint(256, (panels, blocks, OUTPUTS, 4), dtype=torch.uint8)
@@ -94,7 +94,7 @@ def of_codes(
 
 
 def contenders(shape: Sizes, layers: int) -> list[Contender]:
-    """All kinds of weights, of so many layers."""
+    """All kinds of weights, for that many layers."""
     kinds: list[tuple[str, Callable[[int, int], tuple[int, Product]]]] = [
         ("bfloat16", of_bfloat16),
         ("8 bits", lambda k, n: of_codes(k, n, 8, 0, torch.float32)),

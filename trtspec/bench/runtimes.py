@@ -34,7 +34,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class RuntimeRound:
-    """Speed, and milliseconds of a step and of what it spends outside the engines."""
+    """Speed, and milliseconds of a step and of its time outside the engines."""
 
     tokens_per_second: float
     step_ms: float
@@ -66,7 +66,7 @@ def run_cpp(program: Path, engine: Path, method: str, data: Path, folder: Path) 
     """The data set through trtspec_benchmark.
 
     Raises:
-        EngineError: it failed; what it said.
+        EngineError: it failed, with its message.
     """
     report, responses = folder / "report.json", folder / "responses.json"
     command: list[Any] = [program, "--engine_dir", engine, "--dataset", data]
@@ -87,7 +87,7 @@ def run_cpp(program: Path, engine: Path, method: str, data: Path, folder: Path) 
 def compare(
     engine: Path, program: Path, samples: Sequence[Sample], rounds: int
 ) -> dict[tuple[str, str], list[RuntimeRound]]:
-    """What each runtime measured, by method and runtime."""
+    """The measurements of each runtime, by method and runtime."""
     found: dict[tuple[str, str], list[RuntimeRound]] = {}
     with TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""The flag --synthetic of benchmarks, and what builds their engines by it."""
+"""The flag --synthetic of benchmarks, and how their engines are built with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_synthetic_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_maker(args: argparse.Namespace) -> Callable[..., Path]:
-    """`build`, or what the flag says in its place; ConfigError for sizes that are none."""
+    """`build`, or its replacement according to the flag; ConfigError for invalid sizes."""
     if args.synthetic is None:
         return build
     sizes = read_sizes(args.synthetic)

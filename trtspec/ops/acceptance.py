@@ -1,9 +1,10 @@
 """Acceptance: the walk through a verified tree.
 
-The target has said, for every row of a tree, which token it emits after that row's path (see
-`trtspec.ops.sampling`). The walk starts at the root, emits the token said there, and descends to
-the child that carries this token, until there is none. Whatever was drafted, what is emitted is
-what the target alone would have emitted; the draft decides only how many tokens one step yields.
+For every row of a tree it is known which token the target emits after that row's path (see
+`trtspec.ops.sampling`). The walk starts at the root, emits the target's token, and descends to the
+child that carries this token, until there is none. Whatever was drafted, the emitted tokens are
+those that the target alone would have emitted; the draft only decides how many tokens one step
+yields.
 """
 
 from __future__ import annotations
@@ -56,9 +57,8 @@ def accept(
 def accept_trees(
     sampled: Tensor, tokens: Tensor, parents: Tensor, row_start: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:
-    """`accept` as an engine has it: accepted_rows is [B, width], and width at least the most rows
-    of a request. Rows behind row_start[B] are not read.
-    """
+    """`accept` as engines call it: accepted_rows is [B, width], where width is at least the most
+    rows of a request. Rows after row_start[B] are ignored."""
     # CUDA's op reads no others, and nobody waits for values there.
     end = None if sampled.device.type == "cuda" else int(row_start[-1])
     walked, num_emitted = accept(sampled[:end], tokens[:end], parents[:end], row_start)

@@ -146,7 +146,7 @@ def paged_tree_attention_reference(
 def _visible_positions(
     context: int, index: int, position: int, mask: Tensor | None, sliding_window: int
 ) -> Tensor:
-    """Cache positions that a row sees, rising."""
+    """Cache positions that a row sees, ascending."""
     seen = torch.arange(context if mask is not None else context + index + 1)
     if sliding_window > 0:
         seen = seen[position - seen < sliding_window]

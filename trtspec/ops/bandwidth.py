@@ -11,9 +11,9 @@ MIN_BYTES = 1 << 20
 
 
 def read_bandwidth(num_bytes: int) -> float:
-    """Bytes a second at which all threads together read memory: ``num_bytes``, which should be many
-    times the caches, several times over. Of the pieces that are timed, the time that one in ten
-    stays below counts, as other work on the machine only ever adds.
+    """Bytes per second at which all threads together read memory: ``num_bytes``, which should be
+    many times the caches, several times over. The 10th percentile of the time of pieces counts, as
+    other load only ever adds time.
 
     Raises:
         ConfigError: fewer than 1 MiB.

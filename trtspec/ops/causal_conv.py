@@ -13,20 +13,20 @@ from trtspec.ops.state_walk import StateWalk
 def causal_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, tail: Tensor, kept: Tensor, walk: StateWalk
 ) -> Tensor:
-    """Of every channel ``silu(bias + sum over j of weight[j] * the input W - 1 - j rows before)``,
-    along each row's own path: its ancestors of the call, then the newest committed inputs.
+    """For every channel ``silu(bias + sum over j of weight[j] * the input W - 1 - j rows before)``,
+    along each row's own path: its ancestors in the call, preceded by the newest committed inputs.
 
     Args:
         x: [T, C] float32, bfloat16 or float16; arithmetic is in float32, rounded once.
-        weight: [W, C], that of a row itself last; bias: [C]; dtype of x.
-        tail: [S, W - 1, C], dtype of x: a state is the newest inputs, the oldest first. Written.
-        kept: [>= T, 1, C], dtype of x. The inputs of rows that may be rejected are written.
+        weight: [W, C], a row's own weight last; bias: [C]; dtype of x.
+        tail: [S, W - 1, C], dtype of x: a state is the newest inputs, oldest first. Written.
+        kept: [>= T, 1, C], dtype of x. The inputs of draft rows are written.
         walk: see `StateWalk`.
     Returns:
-        [T, C], dtype of x; padding is zero. The bits of a row depend on its own path only.
+        [T, C], dtype of x; padding is zero. The bits of a row depend only on its own path.
     Raises:
         RuntimeError: shapes or dtypes do not fit.
-        ValueError: a slot, a row or a mask of the walk lies outside, or a state is named twice.
+        ValueError: a slot, a row or a mask of the walk is out of range, or a state is named twice.
     """
     result: Tensor = torch.ops.trtspec.causal_conv(x, weight, bias, tail, kept, *walk)
     return result
@@ -35,7 +35,7 @@ def causal_conv(
 def causal_conv_reference(
     x: Tensor, weight: Tensor, bias: Tensor | None, tail: Tensor, kept: Tensor, walk: StateWalk
 ) -> Tensor:
-    """``causal_conv`` in plain torch, in float64 where that is the dtype of x."""
+    """``causal_conv`` in plain torch, in float64 if that is the dtype of x."""
     wide = torch.promote_types(x.dtype, torch.float32)
     out, parents, newest = torch.zeros_like(x), walk.parents().tolist(), dict[int, Tensor]()
     for b, slot, rows, certain in walk.spans():

@@ -1,8 +1,8 @@
-"""``all_reduce``, ``all_gather``: what the ranks of a network that is split compute together.
+"""``all_reduce``, ``all_gather``: what the ranks of a split network compute together.
 
 The ranks are processes of one host. All make the same calls in the same order; a call returns once
-every rank has come to it. A network holds its `RankGroup` as a tensor, ``group [1, 1] i64``: its
-address, of zero in files.
+every rank has made it. A network holds its `RankGroup` as a tensor, ``group [1, 1] i64``: its
+address, which is zero in files.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from trtspec.ops import native  # noqa: F401  registers the ops
 _class: Any = torch.classes.trtspec.RankGroup
 
 PATIENCE = 300.0
-"""Seconds that a rank waits for another one, which may read its weights from a slow disk. That one
-died is noticed at once by whoever watches the processes; this ends a wait for one that hangs."""
+"""Seconds that a rank waits for another one, which may be reading its weights from a slow disk.
+Death is noticed immediately by whoever watches the processes; this ends the wait for a rank that
+hangs."""
 
 
 class RankGroup:
-    """What one rank has of a group, see cpp/include/trtspec/rank_group.hpp.
+    """One rank's part of a group, see cpp/include/trtspec/rank_group.hpp.
 
-    tensor: the group in a network's inputs, as long as this object lives.
+    tensor: the group as a network's input, valid as long as this object lives.
     """
 
     def __init__(self, memory: int, rank: int, ranks: int, patience: float = PATIENCE) -> None:
@@ -40,11 +41,11 @@ class RankGroup:
 
     @staticmethod
     def memory_bytes(ranks: int) -> int:
-        """Bytes of the file that so many ranks share."""
+        """Bytes of the file that this many ranks share."""
         return int(_class.memory_bytes(ranks))
 
     def end(self) -> None:
-        """Let all calls of all ranks fail from now on, those that wait included."""
+        """Let all calls of all ranks fail from now on, including those that wait."""
         self._group.end()
 
 

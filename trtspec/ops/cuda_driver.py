@@ -64,10 +64,10 @@ def compile_source(
         name: of the source, for messages.
         architecture: compute capability as major * 10 + minor.
         include_dirs: searched in this order, and nowhere else.
-        expressions: C++ names of the kernels to find in the result, as ``ns::kernel<float>``.
-        options: of NVRTC, beside those that every source has.
+        expressions: C++ names of the kernels to find in the result, such as ``ns::kernel<float>``.
+        options: for NVRTC, besides those that every source has.
     Raises:
-        BuildError: with the compiler's words; or cuda-python is missing.
+        BuildError: with the compiler's message; or cuda-python is missing.
     """
     require()
     known = [arch for arch in _call(nvrtc.nvrtcGetSupportedArchs) if arch <= architecture]
@@ -140,7 +140,7 @@ class Device:
         self.architecture: int = 10 * major + minor
 
     def load(self, compiled: Compiled) -> dict[str, Any]:
-        """The kernels of `compiled` by the expressions they were asked for with."""
+        """The kernels of `compiled`, by the expressions with which they were requested."""
         library = _call(driver.cuLibraryLoadData, compiled.image, None, None, 0, None, None, 0)
         return {
             expression: _call(driver.cuLibraryGetKernel, library, name.encode())
@@ -190,7 +190,7 @@ class Device:
 
 
 def _call(function: Any, *arguments: Any) -> Any:
-    """What a function of cuda-python returns beside its status; BuildError if it fails."""
+    """The results of a cuda-python function besides its status; BuildError if it fails."""
     status, *values = function(*arguments)
     if int(status) != 0:
         raise BuildError(f"{function.__name__} failed: {status.name}")

@@ -37,7 +37,7 @@ from trtspec.ops.cuda_sampling import CHUNK, ROW_PLAN_BYTES, TOKEN_SCORE_BYTES, 
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SOURCE_ROOTS = (_PACKAGE / "lib" / "cuda", _PACKAGE.parent)
-"""Where the sources may lie: in an installed package, or in the repository."""
+"""Where the sources may be: in an installed package, or in the repository."""
 
 MAX_COMPACT_PAIRS = 6144
 """The most rows that one kv_compact moves."""
@@ -68,7 +68,7 @@ _MASKS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A file of ``plugins/kernels``: its kernels, in C++, and what it must agree with."""
+    """A file of ``plugins/kernels``: its kernels, in C++, and the facts that it must agree with."""
 
     name: str
     kernels: tuple[str, ...]
@@ -181,11 +181,11 @@ def compile_kernels(source: Source, architecture: int) -> Compiled:
 
 
 class CudaKernels:
-    """The kernels on one device. A source is compiled when the first of its kernels is launched:
-    half a second, for sampling some.
+    """The kernels on one device. A source is compiled when the first of its kernels is launched,
+    which takes half a second, or some seconds for sampling.
 
     Pointers are addresses on the device, streams are handles (0: the default stream), launches
-    return at once.
+    return immediately.
     """
 
     def __init__(self, device: Device) -> None:
@@ -342,7 +342,7 @@ class CudaKernels:
             )
 
     def _launch_plans(self, plans: SamplingPlans, stream: int) -> None:
-        """The maxima of the chunks and the plans of the rows, into the workspace."""
+        """Compute the maxima of chunks and the plans of rows into the workspace."""
         pointer, chunks = ctypes.c_void_p, ctypes.c_int(plans.chunks)
         of_rows = (pointer(plans.logits), ctypes.c_int64(plans.vocab))
         maxima, token_map = pointer(plans.maxima), pointer(plans.token_map)
@@ -384,7 +384,7 @@ class CudaKernels:
 
 @cache
 def kernels_of(device: int) -> CudaKernels:
-    """The kernels on device `device`, one object a process.
+    """The kernels on device `device`, one object per process.
 
     BuildError if cuda-python, NVRTC, the driver or the device is missing.
     """

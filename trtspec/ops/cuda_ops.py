@@ -1,9 +1,9 @@
-"""The ops between engines on CUDA tensors where their compiled library is missing, as beside
-TensorRT from PyPI: `mask_logits`, `sample`, `draft_candidates`, `accept` and `kv_compact`, launched
-by way of cuda-python.
+"""The ops between engines on CUDA tensors if their compiled library is missing, as with TensorRT
+from PyPI: `mask_logits`, `sample`, `draft_candidates`, `accept` and `kv_compact`, launched through
+cuda-python.
 
-The kernels are those of the library, compiled when they are first used (see `cuda_launch`), on
-torch's current stream. What they are given is checked for devices and dtypes alone.
+The kernels are those of the library, compiled on first use (see `cuda_launch`), on torch's current
+stream. Arguments are only checked for devices and dtypes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 
 def register_cuda_ops() -> bool:
-    """Let ``torch.ops.trtspec`` run these on CUDA tensors, unless it does already; whether it does.
+    """Let ``torch.ops.trtspec`` run these on CUDA tensors, unless it already does; returns whether
+    it does.
 
     False if cuda-python or NVRTC is missing.
     """
@@ -182,7 +183,7 @@ def _params(columns: Sequence[Tensor]) -> SampleParams:
 
 
 def _checked(op: str, tensors: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> list[Tensor]:
-    """The tensors, contiguous; RuntimeError if one is elsewhere or of another dtype."""
+    """The tensors, contiguous; RuntimeError for one on another device or of another dtype."""
     for tensor, kind in zip(tensors, kinds, strict=True):
         if tensor.device != tensors[0].device or tensor.dtype != kind:
             raise RuntimeError(

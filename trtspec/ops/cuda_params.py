@@ -1,6 +1,6 @@
-"""What the CUDA kernels are told, laid out as their C++ types are (``plugins/kernels.hpp`` and the
-sources beside it, which have the contracts). `layout_checks` says it in C++, for the compiler to
-compare."""
+"""The parameters of the CUDA kernels, laid out like their C++ types (``plugins/kernels.hpp`` and
+the sources beside it, which have the contracts). `layout_checks` expresses this in C++, for the
+compiler to compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CACHES_OF_LAUNCH = 256
 
 
 class Parameters(ctypes.Structure):
-    """Plain data as C++ has it; all fields start at zero, and only existing ones can be set."""
+    """Plain data in C++ layout; all fields start at zero, and only existing ones can be set."""
 
     def __init__(self, **values: float) -> None:
         known = [field[0] for field in self._fields_]
@@ -150,8 +150,8 @@ class MaskValues32(Parameters):
 
 
 def layout_checks(cpp_name: str, structure: type[Parameters]) -> Iterable[tuple[str, int]]:
-    """Constant expressions of C++ and the values that they must have: as long, with the same fields
-    in the same order, each as long. (NVRTC 13.0 has no offsetof in any form.)"""
+    """C++ constant expressions and their required values: the same size, and the same fields in the
+    same order, each with the same size. (NVRTC 13.0 has no offsetof in any form.)"""
     yield f"sizeof({cpp_name})", ctypes.sizeof(structure)
     names = [field[0] for field in structure._fields_]
     for name in names:

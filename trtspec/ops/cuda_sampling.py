@@ -37,7 +37,7 @@ def _parts(rows: int, vocab: int, listed: int = 1) -> tuple[int, int, int]:
 
 
 class SamplingPlans:
-    """A call that samples or drafts from rows of logits, and where its workspace has what."""
+    """A call that samples or drafts from rows of logits, and the layout of its workspace."""
 
     def __init__(
         self,

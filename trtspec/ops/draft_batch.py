@@ -34,16 +34,16 @@ _nodes: Callable[[int, int], list[Tensor]] = _class.nodes
 
 
 class DraftBatch:
-    """The draft nodes of the items of a step, in their order, each with a token, a parent, a score
-    (see `TokenTree`) and its source: which member of a union proposed it. Immutable. Equal if all
-    trees are.
+    """The draft nodes of a step's items, in order, each with a token, a parent, a score (see
+    `TokenTree`) and its source: which member of a union proposed it. Immutable. Equal if all trees
+    are.
 
     counts: nodes of each item. max_depths: the depth of its deepest one; 0 without nodes. address:
-    of the batch of C++, for native calls, as long as this one lives.
+    of the C++ batch, for native calls, valid as long as this one lives.
     """
 
     def __init__(self, described: _Described) -> None:
-        """Of what a native call made. To make one of trees, see `of`."""
+        """From the result of a native call. See `of` to make one from trees."""
         self._owner, self.address, self.counts, self.max_depths, self._has_one_source = described
         self._trees: dict[int, TokenTree] = {}  # those that were asked for
 
@@ -59,7 +59,7 @@ class DraftBatch:
 
     @classmethod
     def none(cls, count: int) -> DraftBatch:
-        """No nodes, for so many items."""
+        """No nodes, for that many items."""
         return _none(count)
 
     @classmethod
@@ -71,13 +71,14 @@ class DraftBatch:
         max_depths: Sequence[int],
         max_nodes: Sequence[int],
     ) -> DraftBatch:
-        """What requests can use of the trees of a rollout, ``tokens i64``, ``parents i32`` and
-        ``scores f32 [R, n]`` on the host. Item i has those of row ``places[i]``; -1: no nodes.
+        """What requests can use of a rollout's trees, ``tokens i64``, ``parents i32`` and ``scores
+        f32 [R, n]`` on the host. Item i takes those of row ``places[i]``; -1: no nodes.
 
-        Of each row, the ``max_nodes`` best nodes by score, of equal ones the earlier. The score of
-        a node must not exceed its parent's. Left out are nodes of score -inf, those deeper than
-        ``max_depths``, and ``ends`` with all that follows. ConfigError for arrays that are no
-        trees."""
+        From each row, the ``max_nodes`` best nodes by score, earlier ones first among equals. A
+        node's score must not exceed its parent's. Left out are nodes with score -inf, those deeper
+        than ``max_depths``, and ``ends`` with all descendants. ConfigError for arrays that are not
+        trees.
+        """
         columns = [column.contiguous() for column in nodes]
         try:
             return cls(_cut(places, *columns, ends, max_depths, max_nodes))
@@ -88,16 +89,16 @@ class DraftBatch:
     def merge(
         cls, batches: Sequence[DraftBatch], sources: Sequence[int] | None = None
     ) -> DraftBatch:
-        """The union of drafts of the same items by token path: a path that several hold appears
-        once, with the highest score that it has. Nodes keep the order in which they first come, so
-        those of an earlier batch come first, and have the source of the batch that held them first:
-        ``sources``, 0 to 254 of each; left out, their places."""
+        """The union of drafts of the same items by token path: a path that occurs several times is
+        kept once, with its highest score. Nodes keep the order of first occurrence, so those of an
+        earlier batch come first, and have the source of the batch that had them first: ``sources``,
+        0 to 254 each; by default, their places."""
         given = range(len(batches)) if sources is None else sources
         return cls(_merge([batch.address for batch in batches], [*given]))
 
     def attributed(self, proposed: DraftBatch) -> DraftBatch:
-        """With the sources that the same paths have in other drafts of these items; what these do
-        not hold has none."""
+        """The drafts with the sources that the same paths have in other drafts of these items;
+        other paths have none."""
         return DraftBatch(_attributed(self.address, proposed.address))
 
     def pick(self, places: Sequence[int]) -> DraftBatch:
@@ -105,7 +106,7 @@ class DraftBatch:
         return DraftBatch(_pick(self.address, places))
 
     def spread(self, places: Sequence[int], count: int) -> DraftBatch:
-        """So many items, of which those at ``places`` are these; the others have no nodes."""
+        """That many items, of which those at ``places`` are these; the others have no nodes."""
         if len(places) == count:
             return self
         own = [-1] * count
@@ -114,13 +115,13 @@ class DraftBatch:
         return self.pick(own)
 
     def best(self, counts: Sequence[int]) -> DraftBatch:
-        """The ``counts[i]`` best nodes of each item by score, of equal ones the earlier."""
+        """The ``counts[i]`` best nodes of each item by score, earlier ones first among equals."""
         if all(count <= most for count, most in zip(self.counts, counts, strict=True)):
             return self
         return DraftBatch(_best(self.address, counts))
 
     def likeliest(self, count: int) -> DraftBatch:
-        """The ``count`` best nodes of all items together, of equal ones those of earlier items."""
+        """The ``count`` best nodes of all items together; among equals, those of earlier items."""
         return self if sum(self.counts) <= count else DraftBatch(_likeliest(self.address, count))
 
     def calibrated(self, gains: Tensor, exponents: Sequence[float]) -> DraftBatch:
@@ -136,27 +137,28 @@ class DraftBatch:
 
     @property
     def chances(self) -> npt.NDArray[np.float64]:
-        """``[B, W]``: the probabilities of the paths to the nodes of each item by the scores,
-        falling; 0 where it has fewer than W nodes."""
+        """``[B, W]``: the path probabilities of each item's nodes by their scores, descending; 0 if
+        it has fewer than W nodes."""
         chances: npt.NDArray[np.float64] = np.exp(_ranked(self.address).numpy()).astype(np.float64)
         return chances
 
     def outcomes(
         self, item: int, tokens: Sequence[int], verified: DraftBatch | None, table: tuple[int, int]
     ) -> tuple[int, list[bool], list[int]]:
-        """What became of the nodes of an item once the target emitted `tokens`.
+        """What became of an item's nodes once the target emitted `tokens`.
 
-        The text goes down the tree as far as nodes carry it. Returns how many rows on that way have
-        children; of all these, in the order of the way, whether each is the one that carries the
-        next token; and their cells in a table of that size (see `calibrated`). Of deeper nodes it
-        is not known. With `verified`, only the paths that the item has in this batch count.
+        The text follows the tree as far as nodes carry it. Returns how many rows on that path have
+        children; for all these children, in path order, whether each is the one that carries the
+        next token; and their cells in a table of that size (see `calibrated`). The outcome of
+        deeper nodes is unknown. With `verified`, only the paths that the item has in this batch
+        count.
         """
         only = 0 if verified is None else verified.address
         return _outcomes(self.address, item, tokens, only, *table)
 
     def by_source(self, item: int, rows: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Of each source, how many nodes of an item it proposed, and how many of these the accepted
-        ``rows`` are (0 the root's, then those of nodes)."""
+        """For each source, how many nodes of an item it proposed, and how many of the accepted
+        ``rows`` these are (0 the root's, then those of nodes)."""
         if self._has_one_source:
             count = self.counts[item]
             return ([count], [len(rows) - 1]) if count else ([], [])

@@ -1,4 +1,4 @@
-"""``head_products``: a matrix of each head times what the rows have for that head."""
+"""``head_products``: multiplies each head of the rows by that head's matrix."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""KVCache: which rows of a KV cache belong to whom (cpp/include/trtspec/kv_cache.hpp).
+"""KVCache: which rows of a KV cache belong to which request (cpp/include/trtspec/kv_cache.hpp).
 
-Bookkeeping only, no tensors. A `ResourceManager` moves the caches of a step in C++; what is here is
-for whoever looks at one cache, and for tests.
+Bookkeeping only, no tensors. A `ResourceManager` moves the caches of a step in C++; this interface
+is for looking at a single cache, and for tests.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trtspec.ops import native  # noqa: F401  registers the class
 
 
 class StateSizes(NamedTuple):
-    """States that a cache holds beside its rows: of so many requests, in the first slots, then
-    snapshots of prefixes, made at borders so many blocks apart."""
+    """Recurrent states that a cache holds in addition to its rows: of that many requests, in the
+    first slots, then snapshots of prefixes, made at borders that many blocks apart."""
 
     num_states: int = 0
     num_snapshots: int = 0
@@ -30,21 +30,21 @@ class StateSizes(NamedTuple):
 
 
 class KVCache:
-    """``num_blocks`` blocks of ``block_size`` token rows each. A subclass says what a block is.
+    """``num_blocks`` blocks of ``block_size`` token rows each. A subclass defines what a block is.
 
     enable_reuse: whether requests may begin on what others left. lookahead: how many tokens after
-    a row it depends on. window: newest tokens that a row sees, its own included; 0: all.
-    drops_rows: rows that it lets go are not there for a call: those behind them take their places.
-    address: of the cache of C++, for native calls, as long as this object lives. states: what it
-    holds of such, as `KVCacheManager` can.
+    its position a row depends on. window: newest tokens that a row sees, itself included; 0: all.
+    drops_rows: released rows do not exist for a call, and later ones take their places. address: of
+    the C++ cache, for native calls, valid as long as this object lives. states: as for
+    `KVCacheManager`.
 
-    ConfigError for sizes that it cannot have. RuntimeError for a call that breaks a condition named
-    with it, or with the id of a request that has not begun: these are faults of the caller.
+    ConfigError for invalid sizes. RuntimeError for a call that violates a stated condition, or has
+    the id of a request that has not begun: these are faults of the caller.
     """
 
     def __init__(self, kind: str, sizes: Sequence[int], *, lookahead: int, window: int) -> None:
-        """``kind``: how C++ makes one (cpp/bindings/torch_kv_cache.cpp), of ``sizes``: the number
-        of blocks, the rows of each, and what else it takes."""
+        """``kind``: how C++ makes one (cpp/bindings/torch_kv_cache.cpp), with ``sizes``: the number
+        of blocks, the rows of each, and its further arguments."""
         make: Callable[..., Any] = getattr(torch.classes.trtspec.KVCache, kind)
         try:
             self._books = make(*sizes)
@@ -64,7 +64,7 @@ class KVCache:
         return int(self._books.num_free_blocks())
 
     def rows_held(self, total: int, step: int) -> int:
-        """Most rows that a sequence of `total` holds at once, where a step adds at most `step`."""
+        """Most rows that a sequence of `total` holds at once, if a step adds at most `step`."""
         return int(self._books.rows_held(total, step))
 
     def match(self, tokens: Sequence[int], adapter: int = 0) -> int:
@@ -84,12 +84,12 @@ class KVCache:
         self, request_id: int, tokens: Sequence[int], end: int, adapter: int = 0
     ) -> None:
         """Start a sequence whose next row is that of token `end`, on what the cache holds of the
-        tokens before; the others are absent. Of all lengths below, rows are meant: a token behind
-        the absent ones has the row of its position less `absent(request_id)`."""
+        tokens before; the others are absent. All lengths below count rows: a token after the absent
+        ones has the row of its position minus `absent(request_id)`."""
         self._books.begin_behind(request_id, tokens, end, adapter)
 
     def absent(self, request_id: int) -> int:
-        """Tokens of the request's text that have no row, all before the rows that it adds."""
+        """Tokens of the request's text without a row, all before the rows that it adds."""
         return int(self._books.absent(request_id))
 
     def committed(self, request_id: int) -> int:
@@ -116,7 +116,7 @@ class KVCache:
         return int(self._books.room(request_id))
 
     def reserve(self, request_id: int, num_tokens: int) -> bool:
-        """Make room for `num_tokens` rows in all. False, and nothing changed, if there is not
+        """Make room for `num_tokens` rows in all. False, without any change, if there is not
         enough. Never shrinks."""
         return bool(self._books.reserve(request_id, num_tokens))
 
@@ -134,7 +134,8 @@ class KVCache:
         self._books.free(request_id)
 
     def state(self, request_id: int) -> int:
-        """Slot of the request's state, -1 before its first reservation, or where none are kept."""
+        """Slot of the request's state, -1 before its first reservation, or without recurrent
+        states."""
         return int(self._books.state(request_id))
 
     def source(self, request_id: int) -> int:
@@ -142,12 +143,14 @@ class KVCache:
         return int(self._books.source(request_id))
 
     def keep(self, request_id: int, start: int, end: int) -> tuple[int, int]:
-        """A call takes the request's state from ``start`` rows, or more, to ``end`` at most: the
-        slot for what it is at the next border behind ``start``, and the rows there. The slot is the
-        request's until a commit passes the border too. -1: no snapshot is to be made."""
+        """A call advances the request's state from at least ``start`` rows to at most ``end``.
+        Returns the slot for its snapshot at the next border after ``start``, and the number of rows
+        there. The slot belongs to the request until a commit passes the border too. -1: no snapshot
+        is made."""
         slot, rows = self._books.keep(request_id, start, end)
         return slot, rows
 
     def check_invariants(self) -> None:
-        """RuntimeError unless the books balance; walks all blocks, for tests and debugging."""
+        """RuntimeError unless the bookkeeping is consistent; walks all blocks, for tests and
+        debugging."""
         self._books.check_invariants()

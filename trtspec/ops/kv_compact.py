@@ -1,4 +1,4 @@
-"""``kv_compact``: moves rows of K/V caches: a tree's accepted rows go to consecutive slots."""
+"""``kv_compact``: moves rows of K/V caches, so that a tree's accepted rows become contiguous."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LIBRARY = _LIB / "libtrtspec_ops.so"
 """The op library of this installation."""
 
 CUDA_LIBRARY = _LIB / "libtrtspec_cuda_ops.so"
-"""The CUDA kernels of the ops; there only if a CUDA toolkit and a torch with CUDA were, when
+"""The ops' CUDA kernels; it only exists if a CUDA toolkit and a torch with CUDA were present when
 trtspec was built."""
 
 
@@ -55,8 +55,8 @@ def load_library(library: Path = LIBRARY, build_info: str = "build_info.json") -
 
 
 def load_cuda_library(library: Path = CUDA_LIBRARY) -> bool:
-    """Load the CUDA kernels of the ops where there is a device to run them and a library of them;
-    whether they are loaded.
+    """Load the ops' CUDA kernels if there is a device and a library; returns whether they are
+    loaded.
 
     Raises:
         BuildError: the library was built for another version of torch, or does not load.

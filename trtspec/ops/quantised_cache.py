@@ -1,9 +1,9 @@
-"""Attention over caches of 8 bits: int8 values, times a float32 scale of each token and head.
+"""Attention over 8-bit caches: int8 values, times a float32 scale for each token and head.
 
 A row x of a head is kept as ``round(x / scale)`` with ``scale = max |x| / 127``, rounded when it is
-written. Whatever reads it sees the same values, so what was said of `paged_tree_attention` and
-`latent_tree_attention` holds here: the bits of a row's result depend only on its query and on the
-list of tokens that it sees, in order.
+written. All readers see the same values, so the guarantees of `paged_tree_attention` and
+`latent_tree_attention` hold: the bits of a row's result depend only on its query and on the list of
+tokens that it sees, in order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def latent_tree_attention_8bit(
 
 
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows ``[..., D]`` as they are kept: int8 ``[..., D]`` and scales ``[..., 1] f32``."""
+    """Rows ``[..., D]`` as stored: int8 ``[..., D]`` and scales ``[..., 1] f32``."""
     most = x.float().abs().amax(-1, keepdim=True)
     per_step = torch.where(most > 0, torch.full_like(most, 127) / most, 0)  # one rounding
     return (x.float() * per_step).round().to(torch.int8), most / 127

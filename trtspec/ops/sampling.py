@@ -67,7 +67,7 @@ class SamplingColumns(NamedTuple):
 
 
 COLUMN_DTYPES = (torch.float32, torch.int32, torch.float32, torch.float32, *[torch.int64] * 3)
-"""Of `SamplingColumns`."""
+"""Dtypes of `SamplingColumns`."""
 
 
 def sample(

@@ -1,4 +1,4 @@
-"""TokenSequence: the tokens of one request, as C++ has them (cpp/include/trtspec/runtime)."""
+"""TokenSequence: the tokens of one request, stored in C++ (cpp/include/trtspec/runtime)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _part: Callable[[int, int, int], list[int]] = _class.part
 _extend: Callable[[int, Sequence[int]], None] = _class.extend
 _adapt: Callable[[int, int, int], None] = _class.adapt
 UNLIMITED = 2**63 - 1
-"""More than any text has tokens."""
+"""More tokens than any text has."""
 
 
 class TokenSequence(Sequence[int]):
-    """Read-only: the prompt and the output so far, the newest token last. What reads it is one
+    """Read-only: the prompt and the output so far, the newest token last. Every access is one
     native call; slices are lists.
 
-    address: of the request of C++, for native calls, as long as this object lives: that has the
-    tokens, the options by which their rows are sampled, and what ends the text.
+    address: of the C++ request, for native calls, valid as long as this object lives: it has the
+    tokens, the sampling options of their rows, and what ends the text.
     """
 
     __slots__ = ("_owner", "address")
@@ -42,7 +42,7 @@ class TokenSequence(Sequence[int]):
         sample_index: int = 0,
         end_tokens: Sequence[int] = (),
     ) -> None:
-        """A copy of the ``prompt``. All else: see `Request`."""
+        """From a copy of the ``prompt``. For other arguments see `Request`."""
         noise = seed_to_int64(seed), sample_index
         options = params.temperature, params.top_k, params.top_p, params.min_p, *noise
         given = id, list(prompt), max_output_tokens, max_draft_len, *options, list(end_tokens)
@@ -70,7 +70,7 @@ class TokenSequence(Sequence[int]):
         return f"TokenSequence({list(self)})"
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append what was emitted, where no `ResourceManager` does it with a step's result."""
+        """Append emitted tokens, where no `ResourceManager` does it with a step's result."""
         _extend(self.address, list(tokens))
 
     def adapt(self, adapter: int, slot: int) -> None:

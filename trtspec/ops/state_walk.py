@@ -1,4 +1,4 @@
-"""StateWalk: which rows of a call requests' states take in, and whose state each row reads."""
+"""StateWalk: which rows of a call update requests' states, and whose state each row reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StateWalk(NamedTuple):
     tree_mask: Tensor
 
     def requests(self) -> Tensor:
-        """The request of each row ``[T] i64``; of padding behind them the last one."""
+        """The request of each row ``[T] i64``; for padding after them, the last one."""
         rows = torch.arange(self.tree_mask.shape[0], device=self.tree_mask.device)
         found = torch.searchsorted(self.query_start[1:].long(), rows, right=True)
         return found.clamp(max=self.is_tree.shape[0] - 1)
@@ -52,7 +52,7 @@ class StateWalk(NamedTuple):
         return torch.where(parent < 0, -1, first + parent)
 
     def spans(self) -> Iterator[tuple[int, int, range, range]]:
-        """Of each request that is not padding and has rows: its number, its state, all its rows,
+        """For each request that is not padding and has rows: its number, its state, all its rows,
         and those that are certain. For references."""
         starts, slots = self.query_start.tolist(), self.state_slots.tolist()
         for b, slot in enumerate(slots):
@@ -62,8 +62,8 @@ class StateWalk(NamedTuple):
 
 
 def certain_rows(state_slots: Tensor, row_start: Tensor, rows: Tensor) -> StateWalk:
-    """The walk over N certain ``rows`` behind committed tokens, of J requests: those from
-    ``row_start[j]``, int32 [J + 1], on are taken in by state ``state_slots[j]``, int32 [J]."""
+    """The walk over N certain ``rows`` after committed tokens, for J requests: those from
+    ``row_start[j]``, int32 [J + 1], on update state ``state_slots[j]``, int32 [J]."""
     return StateWalk(
         state_slots,
         row_start,

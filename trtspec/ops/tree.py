@@ -22,9 +22,9 @@ class TokenTree:
     read-only.
 
     parents[i] is the index of node i's parent, -1 for a child of the root; a parent comes before
-    its children. scores: of each node, ln of the probability that its drafter gives the path to it;
-    left out, each node is as likely as not, once its parent is right. Trees are equal if tokens and
-    parents are. ConfigError if the arrays do not fit.
+    its children. scores: for each node, ln of the path probability according to its drafter; by
+    default each node has probability 1/2 given its parent. Trees are equal if tokens and parents
+    are. ConfigError if the arrays do not fit.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class TokenTree:
         parents: npt.NDArray[np.int32],
         scores: npt.NDArray[np.float32],
     ) -> TokenTree:
-        """Of arrays that are known to fit, which nobody changes any more."""
+        """From arrays that are known to fit and will not change any more."""
         tree = cls.__new__(cls)
         tree._set(tokens, parents, scores)
         return tree
@@ -117,8 +117,9 @@ class TokenTree:
         return np.concatenate(([-1], self.parents + 1), dtype=np.int32)
 
     def without(self, tokens: Collection[int]) -> TokenTree:
-        """Without the nodes that carry one of `tokens`, and their descendants. Verifying a token
-        that ends the text gains nothing: its parent's own row already says whether it comes."""
+        """The tree without nodes that carry one of `tokens`, and their descendants. Verifying a
+        token that ends the text gains nothing: its parent's own row already tells whether it comes.
+        """
         kept: list[int] = []
         reached = {-1}
         for node, parent in enumerate(self.parents.tolist()):
@@ -128,7 +129,8 @@ class TokenTree:
         return self.only(kept)
 
     def only(self, nodes: Sequence[int]) -> TokenTree:
-        """These nodes alone, in ascending order; the parent of each is among them, or the root."""
+        """The tree of only these nodes, in ascending order; each one's parent is among them, or the
+        root."""
         if len(nodes) == len(self):
             return self
         place = {-1: -1} | {node: i for i, node in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""``tree_mask``: packed ancestors and context lengths become the mask of a slot cache."""
+"""``tree_mask``: turns packed ancestors and context lengths into the mask of a slot cache."""
 
 from __future__ import annotations
 

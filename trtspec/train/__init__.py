@@ -1,1 +1,1 @@
-"""Drafts are trained here: data that the target writes itself, the loop, checkpoints, the card."""
+"""Training drafts: data that the target writes itself, the loop, checkpoints, the model card."""

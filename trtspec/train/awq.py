@@ -1,4 +1,4 @@
-"""quantise_by_awq: a checkpoint of floats again, in 4 bits by NVIDIA ModelOpt's AWQ."""
+"""quantise_by_awq: a 4-bit copy of a float checkpoint, made with NVIDIA ModelOpt's AWQ."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _REMEDY = "give --quantize rtn"
 def quantise_by_awq(
     source: Path, group_size: int, text: Path | None = None, tokenizer: Path | None = None
 ) -> Path:
-    """A copy of a checkpoint's folder in the user's cache folder, with the linear layers of its
-    decoder in 4 bits, ``group_size`` inputs to a scale. Read for it is ``text``, or what the target
-    writes, by its tokenizer or the one in ``tokenizer``. A copy that was made before is used again.
+    """A copy of a checkpoint's folder in the user's cache folder, with the decoder's linear layers
+    in 4 bits, ``group_size`` inputs to a scale. It is calibrated on ``text``, or on what the target
+    writes, with its tokenizer or the one in ``tokenizer``. An existing copy is reused.
 
     Raises:
-        ConfigError: ModelOpt is not installed; a checkpoint, group size or text that does not do.
+        ConfigError: ModelOpt is not installed, or the checkpoint, group size or text is unsuitable.
         CheckpointError: a tensor cannot be read.
         BuildError: the copy cannot be written. Nothing is left behind then.
     """
@@ -88,7 +88,7 @@ def quantise_by_awq(
 
 
 def _require_known(config: ModelConfig, group_size: int) -> None:
-    """ConfigError for layers or groups that it is not made for."""
+    """Raise ConfigError for layers or groups that are not supported."""
     for spec in config.layers:
         mixer, ffn, found = AttentionSpec.maybe(spec.mixer), DenseSpec.maybe(spec.ffn), None
         if mixer is None:
@@ -119,9 +119,9 @@ def _require_known(config: ModelConfig, group_size: int) -> None:
 def quantised_layers(
     checkpoint: Checkpoint, factors: Mapping[str, Tensor], group_size: int
 ) -> tuple[dict[str, QuantisedLayer], dict[str, Tensor]]:
-    """The layers in 4 bits, and the tensors of floats that change with them, by internal names.
-    ``factors``: those of the inputs of each layer, see `search_scales`. They become part of the
-    norm before a layer, or of the outputs of ``up``, where these feed nothing else."""
+    """The layers in 4 bits, and the float tensors that change with them, by internal names.
+    ``factors``: the input scales of each layer, see `search_scales`. They are folded into the norm
+    before a layer, or into the outputs of ``up``, if these feed nothing else."""
     tensors = checkpoint.tensors
     layers: dict[str, QuantisedLayer] = {}
     floats: dict[str, Tensor] = {}
@@ -155,7 +155,7 @@ def quantised_layers(
 
 
 def _norm_before(spec: LayerSpec, name: str) -> str | None:
-    """The norm that feeds one layer alone, whose weights can take its factors."""
+    """The norm that feeds only this layer, so that its weights can absorb the scales."""
     if spec.parallel or spec.norm_place == "after" or spec.norm.kind != "rms":
         return None
     if name in ("mlp.gate_up", "mlp.up"):
@@ -164,8 +164,8 @@ def _norm_before(spec: LayerSpec, name: str) -> str | None:
 
 
 def _scaled_norm(weight: Tensor, by: Tensor, one_plus: bool) -> tuple[Tensor, Tensor]:
-    """A norm's weights with factors of its outputs, and the factors that they have once they are
-    rounded to the weights' dtype."""
+    """A norm's weights with scaled outputs, and the effective scales after rounding to the weights'
+    dtype."""
     more = float(one_plus)
     was = weight.float() + more
     scaled = (was * by - more).to(weight.dtype)

@@ -1,4 +1,4 @@
-"""Factors of inputs by which weights lose least in 4 bits, as NVIDIA ModelOpt's AWQ finds them."""
+"""Input scales with which weights lose least in 4 bits, found by NVIDIA ModelOpt's AWQ."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _WEIGHTS = "*weight_quantizer"
 
 
 def require_modelopt() -> Any:
-    """ModelOpt's part for quantising; ConfigError naming the extra if it is not installed."""
+    """ModelOpt's quantisation package; ConfigError naming the extra if it is not installed."""
     return import_optional("modelopt.torch.quantization", _PURPOSE, _EXTRA)
 
 
 class Searched(nn.Module):
-    """A `Linear` of floats whose product is that of a module which ModelOpt knows."""
+    """A float `Linear` whose product is a module that ModelOpt knows."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ class Searched(nn.Module):
 def search_scales(
     checkpoint: Checkpoint, windows: Sequence[Tensor], group_size: int
 ) -> dict[str, Tensor]:
-    """For each linear layer of the decoder, by its name (``layers.0.attn.qkv``), the factors
-    ``[K] f32`` of its inputs with which its outputs over ``windows`` change least when weights are
-    rounded to 4 bits in groups of ``group_size`` inputs. The weights are to be divided by them.
+    """For each linear layer of the decoder, by name (``layers.0.attn.qkv``), the scales ``[K] f32``
+    of its inputs with which its outputs over ``windows`` change least when weights are rounded to 4
+    bits in groups of ``group_size`` inputs. The weights are to be divided by them.
 
     Raises:
         ConfigError: ModelOpt is not installed.

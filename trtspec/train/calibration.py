@@ -1,5 +1,5 @@
-"""The text over which weights are quantised: a given one, or what the target writes itself; the
-latter for others too."""
+"""The text for calibrating quantisation: a given one, or one that the target writes itself, which
+has other uses too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtspec.train.text_store import TextStore
 from trtspec.train.windows import RecordedTexts
 
 TOKENS, WINDOW = 4096, 512
-"""Read in all, and together: each token sees those before it in its window."""
+"""Tokens in total, and per window: each token sees those before it in its window."""
 _LEAST = 64
 _RTN = "or give --quantize rtn, which reads no text"
 
@@ -51,7 +51,7 @@ def given_windows(
 
 
 def written_windows(checkpoint: Checkpoint, tokenizer: Path | None = None) -> list[Tensor]:
-    """Texts that the target writes, as `trtspec-train` has it write them.
+    """Texts that the target writes, as with `trtspec-train`.
 
     Raises:
         ConfigError: the checkpoint has no tokenizer.
@@ -64,8 +64,8 @@ def written_windows(checkpoint: Checkpoint, tokenizer: Path | None = None) -> li
 def written(
     checkpoint: Checkpoint, num_tokens: int, most: int, tokenizer: Path | None = None
 ) -> list[list[int]]:
-    """Texts that the target writes, of ``num_tokens`` in all and at most ``most`` each, by what
-    computes without an engine; see `written_windows`."""
+    """Texts that the target writes, of ``num_tokens`` in total and at most ``most`` each, computed
+    without an engine; see `written_windows`."""
     cache_root().mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache_root(), prefix="texts-") as scratch:
         options = TrainOptions(
@@ -86,7 +86,7 @@ def written(
 
 
 def require_tokenizer(checkpoint: Checkpoint, tokenizer: Path | None) -> None:
-    """ConfigError where there is none to read a text by, its own or the one given."""
+    """Raise ConfigError if there is no tokenizer to read a text with, its own or a given one."""
     if tokenizer is None and not has_tokenizer(checkpoint.path):
         raise ConfigError(
             f"{checkpoint.path} has no tokenizer to read a text by; put it beside the weights, "

@@ -13,8 +13,8 @@ from trtspec.train.trainer import HeldOut, Schedule
 
 @dataclass(frozen=True)
 class Card:
-    """What is said of a head. ``step``: the last one that was trained. ``measured``: by the engine,
-    or why not. ``versions``: of packages, as they call themselves."""
+    """The facts about a head. ``step``: the last one that was trained. ``measured``: with the
+    engine, or why not. ``versions``: of packages, as they report them."""
 
     plan: TrainingPlan
     title: str

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: whole or not at all, and only for the training that they are of."""
+"""Training checkpoints: written atomically, and only loaded by the training that they belong to."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _STATE = "state.pt"
 
 
 def claim(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Make ``folder`` that of a training with these facts, or find that it is.
+    """Make ``folder`` belong to a training with these facts, or check that it does.
 
     Raises:
-        ConfigError: it holds another training's state; what differs is named, both values of it.
+        ConfigError: it holds another training's state; differences are named with both values.
         OSError: it cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,8 @@ def claim(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def save_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Replace the state in ``folder``; TrainingError if there is no room: the older one stays."""
+    """Replace the state in ``folder``; TrainingError if there is no room, and the older one
+    stays."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     try:
@@ -55,7 +56,7 @@ def save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """What was saved last; None if nothing was.
+    """The last saved state; None if there is none.
 
     Raises:
         TrainingError: it cannot be read.

@@ -1,4 +1,4 @@
-"""The recorded texts of a training: traffic that was recorded, or what the target writes now."""
+"""The texts of a training: recorded traffic, or what the target writes now."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class DataSource:
-    """kind: `RECORDED`, or how the target's texts begin. prompts: where they are given. key: of the
+    """kind: `RECORDED`, or how the target's texts begin. prompts: if they are given. key: of the
     folder that keeps what is written, the same for the same texts."""
 
     kind: str
@@ -65,10 +65,10 @@ class DataSource:
 
 
 def find_source(options: TrainOptions, target: Writer, layers: Sequence[int]) -> DataSource:
-    """What the options mean for this target.
+    """Interpret the options for this target.
 
     Raises:
-        ConfigError: a file that cannot be read, or a target that has no tokenizer to write with.
+        ConfigError: a file cannot be read, or the target has no tokenizer to write with.
     """
     if options.hidden_states is not None:
         names = [path.name for path in recorded_paths(options.hidden_states)]
@@ -111,7 +111,7 @@ def find_source(options: TrainOptions, target: Writer, layers: Sequence[int]) ->
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """A prompt a line; or, of a .jsonl file, ``prompt`` or the first of ``turns``.
+    """One prompt per line; in a .jsonl file, ``prompt`` or the first of ``turns``.
 
     Raises:
         ConfigError: it cannot be read, a line has no text, or there is none.
@@ -145,7 +145,7 @@ def _prompt(line: str, where: str) -> str:
 
 
 def recorded_paths(folder: Path) -> list[Path]:
-    """The files of recorded states in a folder, in an order that stays."""
+    """The files of recorded hidden states in a folder, in a stable order."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
@@ -156,8 +156,8 @@ def write_texts(
     layers: Sequence[int],
     store: TextStore,
 ) -> None:
-    """Have the target write until the store holds as many tokens as wanted, and record the outputs
-    of ``layers``.
+    """Let the target write until the store holds the wanted number of tokens, and record the
+    outputs of ``layers``.
 
     Raises:
         TrtspecError: the engine cannot be built, the disk is full, or no text is worth keeping.
@@ -193,8 +193,8 @@ def write_texts(
 
 
 def check_states(texts: RecordedTexts, target: TrainingTarget) -> None:
-    """ConfigError if the states cannot be this target's: another width, or a head that does not
-    find the texts' own tokens in them."""
+    """Raise ConfigError if the hidden states cannot be this target's: another width, or its head
+    does not predict the texts' own tokens from them."""
     teacher = Teacher(target, None, "cpu")
     vocabulary, total, count = target.config.vocab_size, 0.0, 0
     for text in texts.held_out[:_CHECKED_TEXTS]:
@@ -222,7 +222,7 @@ def check_states(texts: RecordedTexts, target: TrainingTarget) -> None:
 
 
 def mask_token(target: TrainingTarget) -> int:
-    """The id that stands for tokens not known yet: the tokenizer's own, else its padding, else the
+    """The id that stands for unknown tokens: the tokenizer's mask token, else its padding, else the
     end of text."""
     if has_tokenizer(target.tokenizer):
         tokenizer = load_tokenizer(target.tokenizer)
@@ -235,7 +235,8 @@ def mask_token(target: TrainingTarget) -> int:
 
 
 def held_out_prompts(texts: RecordedTexts, store: TextStore | None, count: int) -> list[list[int]]:
-    """Beginnings of held-out texts: the prompt where it is known, else a half or 64 tokens."""
+    """Beginnings of held-out texts: the prompt if it is known, else half of the text or 64
+    tokens."""
     chosen = texts.held_out[:count]
     lengths = [texts.lengths[i] // 2 if store is None else store.texts[i].prompt for i in chosen]
     if store is None:
@@ -247,5 +248,5 @@ def held_out_prompts(texts: RecordedTexts, store: TextStore | None, count: int) 
 
 
 def key_of_facts(facts: object) -> str:
-    """The name of a folder for what these facts, plain JSON values, decide."""
+    """A folder name for what these facts, plain JSON values, determine."""
     return blake2b(json.dumps(facts).encode(), digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""Head: what the training loop asks of a network in training."""
+"""Head: the interface of a network in training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trtspec.train.windows import Window
 
 
 class Head(Protocol):
-    """module: the network; its parameters that want gradients are trained."""
+    """module: the network; its parameters that require gradients are trained."""
 
     module: nn.Module
 
     def loss(self, window: Window, depth: int) -> tuple[Tensor, Sequence[float]]:
-        """The loss (nats, as `TrainingRecipe.loss` says) of drafts of at most ``depth`` tokens, and
-        how often the head's choice is the target's at each position that was unrolled."""
+        """The loss (nats, see `TrainingRecipe.loss`) of drafts of at most ``depth`` tokens, and how
+        often the head's choice is the target's at each unrolled position."""
         ...
 
     def export(self, folder: Path) -> None:
-        """Write the checkpoint into a folder that is there."""
+        """Write the checkpoint into an existing folder."""
         ...

@@ -1,4 +1,4 @@
-"""Acceptance of a trained head, measured by the engine that will serve it."""
+"""Acceptance of a trained head, measured with the engine that will serve it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEMPERATURES = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Measured:
-    """Over ``num_prompts`` held-out prompts: tokens emitted a step at each temperature."""
+    """Over ``num_prompts`` held-out prompts: tokens emitted per step at each temperature."""
 
     num_prompts: int
     draft_tokens: int

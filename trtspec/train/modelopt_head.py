@@ -1,4 +1,4 @@
-"""ModelOptHead: a head made, taught and exported by NVIDIA ModelOpt."""
+"""ModelOptHead: a head created, trained and exported with NVIDIA ModelOpt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtspec.train.windows import Window
 
 
 class Rotary(nn.Module):
-    """Plain rotary embedding of heads of ``head_dim`` elements. Its frequencies are no part of a
+    """Plain rotary embedding of heads of ``head_dim`` elements. Its frequencies are not part of a
     checkpoint."""
 
     inv_freq: Tensor
@@ -48,17 +48,17 @@ _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
 
 
 def require_modelopt() -> Any:
-    """ModelOpt's speculative part; ConfigError naming the extra if it is not installed."""
+    """ModelOpt's speculative package; ConfigError naming the extra if it is not installed."""
     return import_optional("modelopt.torch.speculative", _PURPOSE, _EXTRA)
 
 
 class ModelOptHead:
-    """A head over recorded states: ModelOpt's offline mode, which needs of the target its embedding
-    and its head alone, so that any target will do that the engine runs.
+    """A head over recorded hidden states: ModelOpt's offline mode, which only needs the target's
+    embedding and head, so any target that the engine runs will do.
 
-    ``draft_ids``: the tokens ``[n] i64`` that the head may propose, ascending; None: all. The
-    weights are drawn by ``seed``; where the head has a norm and a vocabulary head of its own, these
-    begin as the target's. ``compiles``: fuse what passes over the vocabulary, which takes a minute.
+    ``draft_ids``: the tokens ``[n] i64`` that the head may propose, ascending; None: all. Weights
+    are initialised with ``seed``; a norm and vocabulary head of its own start as copies of the
+    target's. ``compiles``: fuse passes over the vocabulary, which takes a minute to compile.
 
     Raises:
         ConfigError: ModelOpt is not installed.
@@ -142,7 +142,8 @@ class ModelOptHead:
 
 
 def _base(target: TrainingTarget) -> Any:
-    """The target without its layers, as ModelOpt takes it where states are given."""
+    """The target without its layers, in the form that ModelOpt needs when hidden states are
+    given."""
     fake = import_optional("modelopt.torch.speculative.plugins.modeling_fakebase", _PURPOSE, _EXTRA)
     shape = target.config
     config = fake.FakeBaseConfig(

@@ -1,4 +1,4 @@
-"""Muon: an optimizer for matrices, in the products that a device is fast at."""
+"""Muon: an optimizer for matrices, with products in a dtype that the device is fast at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _MOMENTUM, _DECAY = 0.95, 0.1
 _SCALE = 0.2
-"""Root mean square of an update, as AdamW's: both then take the same learning rates."""
+"""Root mean square of an update, the same as AdamW's, so both use the same learning rates."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -20,8 +20,9 @@ class Muon(torch.optim.Optimizer):
     Nesterov momentum, decoupled weight decay and the scale of "Muon is Scalable for LLM Training"
     (2025).
 
-    `torch.optim.Muon` does the same, but always in bfloat16, for which a CPU may have no products:
-    there an update took six times as long as the step it followed. ``dtype``: of the products.
+    `torch.optim.Muon` does the same, but always in bfloat16, for which a CPU may lack fast
+    products: there an update took six times as long as the step it followed. ``dtype``: of the
+    products.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rate: float, dtype: torch.dtype) -> None:
@@ -46,8 +47,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The matrix ``[m, n]`` with all its singular values between .5 and 1.5, about: five
-    Newton-Schulz iterations of the fifth order, which go over the shorter side."""
+    """The matrix ``[m, n]`` with all singular values moved to about 0.5 to 1.5: five Newton-Schulz
+    iterations of the fifth order, over the shorter side."""
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonal(matrix.T).T
     a, b, c = _COEFFICIENTS

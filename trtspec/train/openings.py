@@ -1,4 +1,4 @@
-"""Where texts begin: the target's own questions, its own beginnings, or prompts from a file."""
+"""How texts begin: with the target's own questions, its own beginnings, or prompts from a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARK = "trtspecquestion"
 @dataclass(frozen=True)
 class Beginning:
     """What the target is asked to write first. ``prompt``: token ids. ``max_tokens``: most that it
-    writes; ``least``: fewest that are kept; ``must_end``: it has to end by itself."""
+    writes; ``least``: fewest that are kept; ``must_end``: it must end by itself."""
 
     prompt: list[int]
     max_tokens: int
@@ -32,18 +32,18 @@ class Beginning:
 
 class Openings(Protocol):
     def beginning(self, index: int) -> Beginning | None:
-        """Of text number ``index``; None where the texts' prompts are given."""
+        """The beginning of text number ``index``; None if prompts are given."""
         ...
 
     def prompt(self, index: int, ids: Sequence[int], text: str) -> tuple[list[int], str] | None:
-        """The prompt of text number ``index`` as token ids, and what it is known by, from the
-        beginning that was written for it; None where there are no more."""
+        """The prompt of text number ``index`` as token ids, and its key, given the beginning that
+        was written for it; None if there are no more."""
         ...
 
 
 class ChatOpenings:
-    """An instruct model writes on from the first words of a user's turn, in its own chat template
-    with one system's turn or another, then answers it."""
+    """An instruct model continues the first words of a user's turn, in its own chat template with
+    one of several system turns, and then answers."""
 
     def __init__(self, llm: LLM) -> None:
         """ConfigError: there is no template, or it hides the user's words."""
@@ -73,7 +73,7 @@ class ChatOpenings:
 
 
 class BaseOpenings:
-    """A base model writes on from the beginning of a text."""
+    """A base model continues the beginning of a text."""
 
     def __init__(self, llm: LLM) -> None:
         model = llm.config.target
@@ -89,8 +89,8 @@ class BaseOpenings:
 
 
 class GivenPrompts:
-    """Prompts of the user's, once each: through the chat template where there is one and ``chat``
-    asks for it, else as they are."""
+    """The user's prompts, once each: through the chat template if there is one and ``chat`` asks
+    for it, else as they are."""
 
     def __init__(self, llm: LLM, prompts: Sequence[str], chat: bool) -> None:
         self._llm, self._prompts, self._chat = llm, prompts, chat
@@ -123,10 +123,10 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 
 def question_head(tokenizer: Any, system: str | None = None) -> str:
-    """A chat template up to where the user's words begin, behind these words of the system.
+    """A chat template up to the user's words, with these words of the system.
 
     Raises:
-        ConfigError: there is none, or it does not show these words once.
+        ConfigError: there is none, or it does not show these words exactly once.
     """
     remedy = "let the target write on from its beginning (--from_base), or give --prompts"
     if not has_chat_template(tokenizer):

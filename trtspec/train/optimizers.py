@@ -1,4 +1,4 @@
-"""Optimizers: Muon for the matrices of a head, AdamW for the rest, one schedule."""
+"""Optimizers: Muon for a head's matrices, AdamW for the rest, with one schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLIP = 1.0
 
 
 class Optimizers:
-    """``rate`` is of the matrices, ``vocabulary_rate`` of the vocabulary head and the norms. Both
+    """``rate`` is for the matrices, ``vocabulary_rate`` for the vocabulary head and the norms. Both
     rise over the first 50 steps and fall to a hundredth at ``steps``."""
 
     def __init__(self, head: nn.Module, steps: int, rate: float, vocabulary_rate: float) -> None:

@@ -1,4 +1,4 @@
-"""TrainOptions: what a training is asked for, checked before anything is written."""
+"""TrainOptions: the options of a training, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ MAX_DEPTH = 16
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """method: one that has a recipe. model: the target, a checkpoint. tokenizer: a folder, or a
-    GGUF file, of one to use in place of the target's own. output: a folder that is not
-    there yet, or empty.
+    """method: one with a recipe. model: the target, a checkpoint. tokenizer: a folder or GGUF file
+    with a tokenizer to use instead of the target's own. output: a new or empty folder.
 
-    Data, one of: hidden_states, a folder of recorded traffic; prompts, a file; none of them: the
-    target writes. from_base: it writes on from its beginning though it has a chat template.
-    raw_prompts: prompts are not put through the chat template. tokens: how many it writes, prompts
-    and answers. max_text_tokens: of one text.
+    Data, one of: hidden_states, a folder of recorded traffic; prompts, a file; otherwise the target
+    writes the texts. from_base: it continues beginnings of texts although it has a chat template.
+    raw_prompts: prompts do not go through the chat template. tokens: how many it writes, prompts
+    and answers together. max_text_tokens: per text.
 
     passes: over the data. depth: tokens of the longest draft; None: the recipe's. draft_vocab_size:
     None: chosen from the data; 0: the target's. window_tokens: most rows of a window; step_tokens:
@@ -28,7 +27,7 @@ class TrainOptions:
 
     state: where data and checkpoints are kept; None: in the user's cache folder. backend: of the
     engine that writes and measures; None: the default. finish: write the head of the last
-    checkpoint without training on. no_measure: without the engine's acceptance.
+    checkpoint without further training. no_measure: do not measure acceptance with the engine.
     """
 
     method: str
@@ -88,7 +87,7 @@ class TrainOptions:
 
 
 def check_output(folder: Path) -> None:
-    """ConfigError if the folder holds anything."""
+    """Raise ConfigError if the folder is not empty."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--output {folder} is a file; name a folder that is not there yet")
     if folder.is_dir() and any(folder.iterdir()):

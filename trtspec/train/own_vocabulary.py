@@ -16,20 +16,20 @@ from trtspec.log import logger, progress
 from trtspec.train.calibration import written
 
 TOKENS, MOST = 16384, 512
-"""Written in all, and of a text. Tokens that do not come up follow by their ids."""
+"""Tokens written in total, and per text. Tokens that do not occur are ranked by id."""
 
 
 def let_write(
     model: str | Path, speculative: DecodingConfig | None, tokenizer: str | Path | None = None
 ) -> None:
-    """Where a draft is to propose as many tokens as pay, and no text is given to count them in, let
+    """If a draft is to propose as many tokens as pay, and there is no text to count them in, let
     the target write one, once: it is kept in the user's cache folder (`token_list` reads it).
-    ``tokenizer``: the one to write by in place of the target's own.
+    ``tokenizer``: to be used instead of the target's own.
 
     Raises:
         ConfigError: the target has no tokenizer.
-        CheckpointError: nor has what ``tokenizer`` names.
-        BuildError: the texts cannot be kept.
+        CheckpointError: neither does ``tokenizer``.
+        BuildError: the texts cannot be stored.
         TrtspecError: the target cannot be run, or writes nothing worth keeping.
     """
     asked = (member.cut for member in with_networks(speculative))

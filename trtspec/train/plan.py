@@ -26,9 +26,9 @@ _ELEMENT = 4
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Estimates. ``new_tokens``: still to be written by the target; ``tokens``: to train on in a
-    pass. ``vocabulary``: rows of the draft's head, at most. ``gflops``: what this machine computes
-    in a large product now, ``efficiency``: the share of it that the work here reaches."""
+    """Estimates. ``new_tokens``: still to be written by the target; ``tokens``: to train on per
+    pass. ``vocabulary``: rows of the draft's head, at most. ``gflops``: what this machine reaches
+    in a large product now, ``efficiency``: the share of it that training reaches."""
 
     options: TrainOptions
     recipe: TrainingRecipe
@@ -43,7 +43,7 @@ class TrainingPlan:
     efficiency: float
 
     def speculation(self, model: str) -> dict[str, Any]:
-        """The options by which a head in that folder drafts as deep as it has learned to."""
+        """The options with which a head in that folder drafts as deep as it has learned to."""
         rows = methods()[method_name(self.options.method)].options.usual_rows
         found: dict[str, Any] = {"method": self.options.method, "model": model}
         found["num_speculative_tokens"] = self.depth
@@ -71,8 +71,8 @@ class TrainingPlan:
 
     @property
     def operations(self) -> float:
-        """Of training, for a token of a pass: 6 for each weight and unrolled position, and what the
-        teacher's logits take."""
+        """Operations per token of a pass: 6 for each weight and unrolled position, plus the
+        teacher's logits."""
         config = self.target.config
         logits = self.vocabulary * config.hidden_size
         passes = (1 + self.depth) / 2 if self.recipe.depth_setting else 1
@@ -88,8 +88,8 @@ class TrainingPlan:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the training itself: the target's outside, the head with gradients and optimizer, and
-        what a step keeps over the vocabulary."""
+        """Memory of training itself: the target's embedding and head, the head with gradients and
+        optimizer, and what a step keeps over the vocabulary."""
         config = self.target.config
         outside = config.vocab_size * config.hidden_size * (1 if config.head.tied else 2)
         trained = self.head_weights * (2 + _OPTIMIZER_COPIES)
@@ -99,7 +99,7 @@ class TrainingPlan:
 
     @property
     def disk_bytes(self) -> int:
-        """Still to be written: states of new texts, two checkpoints, the head."""
+        """Disk space still needed: hidden states of new texts, two checkpoints, the head."""
         config = self.target.config
         states = len(self.recipe.recorded_layers(config))
         width = 2 if config.dtype != "float32" else _ELEMENT
@@ -107,7 +107,7 @@ class TrainingPlan:
         return texts + self.head_weights * (2 * _OPTIMIZER_COPIES * _ELEMENT + 2)
 
     def check(self) -> None:
-        """ConfigError if the disk has no room for it."""
+        """Raise ConfigError if the disk has no room for it."""
         there = self.folder
         while not there.exists():
             there = there.parent

@@ -1,4 +1,4 @@
-"""Products: in which dtype a device multiplies best, and how fast."""
+"""Products: the dtype in which a device multiplies fastest, and its speed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import time
 import torch
 
 _EFFICIENCY = {torch.bfloat16: 0.2, torch.float32: 0.6}
-"""Share of the speed of a large product that steps reach, as measured: the rest is passes over the
+"""Measured share of the speed of a large product that steps reach: the rest is passes over the
 vocabulary, norms and attention, which faster products do not shorten."""
 
 
 def product_dtype(device: str) -> torch.dtype:
-    """bfloat16, but float32 on a CPU for which torch has no kernels of bfloat16 products: there it
-    computes them element by element, 50 times slower and more."""
+    """bfloat16, or float32 on a CPU for which torch has no bfloat16 product kernels: there it
+    computes element by element, at least 50 times slower."""
     if device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return torch.float32
     return torch.bfloat16
 
 
 def efficiency(device: str) -> float:
-    """What writing and training reach of `measure_gflops`."""
+    """The share of `measure_gflops` that writing and training reach."""
     return _EFFICIENCY[product_dtype(device)]
 
 
 def measure_gflops(device: str, seconds: float = 0.3) -> float:
     """The best of a few products ``[2048, 1024] x [1024, 2048]`` in `product_dtype`, in 10^9
-    operations a second."""
+    operations per second."""
     dtype = product_dtype(device)
     a = torch.randn(2048, 1024, device=device).to(dtype)
     b = torch.randn(1024, 2048, device=device).to(dtype)

@@ -1,4 +1,4 @@
-"""Which of the texts that a model wrote are not worth learning from, by rules that are stated."""
+"""Rules for which of a model's texts are not worth learning from."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RULES = {
 def fault(
     ids: Sequence[int], text: str, special: Collection[int], least: int, must_end: bool, ended: bool
 ) -> str | None:
-    """The first of `RULES` that drops a text, but for "duplicate" and "long"; None if it is kept.
-    ``ids``: its tokens without the end token. ``special``: ids that no text has within."""
+    """The first of `RULES` that drops a text, except "duplicate" and "long"; None if it is kept.
+    ``ids``: its tokens without the end token. ``special``: ids that must not occur in a text."""
     if len(ids) < least:
         return "short"
     if must_end and not ended:
@@ -44,7 +44,7 @@ def fault(
 
 
 def key_of(text: str) -> str:
-    """The same for texts that differ in case and spaces alone."""
+    """The same for texts that differ only in case and spaces."""
     plain = re.sub(r"\s+", " ", text.strip().lower())
     return blake2b(plain.encode("utf-8", "replace"), digest_size=12).hexdigest()
 

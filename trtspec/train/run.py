@@ -51,8 +51,8 @@ from trtspec.version import __version__
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM has come since; a second SIGINT interrupts at once. For the main
-    thread of a program."""
+    """Whether SIGINT or SIGTERM has arrived since; a second SIGINT interrupts immediately. For a
+    program's main thread."""
     asked = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -70,10 +70,10 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 _FUSES_FROM = 300
-"""Steps from which on fusing what passes over the vocabulary pays for compiling it."""
+"""Number of steps from which fusing passes over the vocabulary is worth compiling."""
 _MEASURED_PROMPTS = 16
 _MOST_DRAFTED = 16_384
-"""Rows of a draft's head that a plan counts with, where the data will choose."""
+"""Head rows that a plan assumes if the data will decide."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class _Data:
 
 
 def make_plan(options: TrainOptions) -> TrainingPlan:
-    """Everything that is decided before data is written; nothing is written for it.
+    """Decide everything before data is written; writes nothing.
 
     Raises:
         CheckpointError: the target cannot be read.
-        ConfigError: options that do not fit it, or each other.
+        ConfigError: options do not fit it, or each other.
     """
     method = methods()[method_name(options.method)]
     recipe = method.recipe
@@ -131,12 +131,12 @@ def make_plan(options: TrainOptions) -> TrainingPlan:
 
 
 def train_draft(plan: TrainingPlan, argv: Sequence[str] = ()) -> Path:
-    """Write the texts, train on them, measure and write the head. A call that was cut short goes
-    on where it was. ``argv``: the command, for the card.
+    """Write the texts, train on them, measure and write the head. An interrupted call continues
+    where it was. ``argv``: the command, for the card.
 
     Raises:
-        ConfigError: ModelOpt is not installed; the state is another target's, or in use.
-        TrainingError: what was done is kept; the message says how to go on.
+        ConfigError: ModelOpt is not installed; the state belongs to another target, or is in use.
+        TrainingError: work so far is kept; the message says how to continue.
     """
     require_modelopt()
     plan.check()
@@ -283,7 +283,7 @@ def _vocabulary(plan: TrainingPlan, texts: RecordedTexts) -> DraftVocabulary:
 
 
 def _training_key(schedule: Schedule, vocabulary: DraftVocabulary, texts: RecordedTexts) -> str:
-    """Of all that decides the weights beside target and method."""
+    """A key over everything that determines the weights besides target and method."""
     ids = None if vocabulary.ids is None else vocabulary.ids.tolist()
     shape = (schedule.steps, schedule.length, schedule.rows, schedule.depth, schedule.seed)
     facts = (*shape, schedule.rate, schedule.vocabulary_rate, ids, texts.lengths)
@@ -298,7 +298,7 @@ def _state_folder(options: TrainOptions, target: TrainingTarget) -> Path:
 
 
 def _can_compile() -> bool:
-    """Whether torch's compiler can work in this process, which nothing can give other folders."""
+    """Whether torch's compiler can work in this process, whose folders cannot be changed."""
     folders = (torch.__path__[0], str(temporary_folder()))
     found = next((folder for folder in folders if not is_plain(folder)), None)
     if found is not None:
@@ -318,7 +318,7 @@ def _device(options: TrainOptions) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """ConfigError if another process trains in the folder."""
+    """Raise ConfigError if another process trains in the folder."""
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

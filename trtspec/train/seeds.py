@@ -1,4 +1,4 @@
-"""How users' turns begin: without a hint an instruct model asks for advice and for little else."""
+"""How users' turns begin: without a hint an instruct model asks for advice and little else."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ SEEDS: tuple[Seed, ...] = (
     Seed("Anna has"),
     Seed("Write a blog post about"),
 )
-"""In turn, by the number of a text."""
+"""Used in rotation, by the number of a text."""
 
 SYSTEMS: tuple[str | None, ...] = (
     *(None, None, "You are a helpful assistant.", None, "Answer briefly and to the point."),
 )
-"""Words of the system's turn, in turn; None: what the chat template says without one. Their number,
-that of `SEEDS` and that of the answers' temperatures have no common divisor: all of them meet."""
+"""System turns, used in rotation; None: what the chat template says without one. Their number, that
+of `SEEDS` and that of the answers' temperatures are coprime, so that all combinations occur."""

@@ -1,5 +1,5 @@
-"""SelfWriter: the target writes the texts that its draft will learn from, and their states with
-them, in rounds."""
+"""SelfWriter: the target writes, in rounds, the texts that its draft will learn from, along with
+their hidden states."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from trtspec.train.rules import RULES, fault, key_of
 from trtspec.train.text_store import SUFFIX, StoredText, TextStore
 
 ROUND = 256
-"""Most texts begun in a round: with many, batches are seldom half empty; a kill loses a round."""
+"""Most texts begun in a round: with many, batches are rarely half empty; a kill loses a round."""
 _LEAST_ROUND = 16
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
-"""Of the texts in turn: half greedy, half sampled. Beginnings are sampled at 1."""
+"""Of texts in rotation: half greedy, half sampled. Beginnings are sampled at 1."""
 LEAST_TOKENS = 16
 _POOR_ROUNDS, _WORTH = 3, 0.05
 
 
 class SelfWriter:
-    """``llm`` records the states of every request into the folder of ``store``. A text depends on
-    its number and ``seed`` alone, so that a training that was cut short goes on as if it had not
-    been. ``max_tokens``: of a text, prompt and answer."""
+    """``llm`` records the hidden states of every request into the folder of ``store``. A text
+    depends only on its number and ``seed``, so that an interrupted training continues as if it had
+    not been interrupted. ``max_tokens``: of a text, prompt and answer."""
 
     def __init__(
         self, llm: LLM, openings: Openings, store: TextStore, seed: int, max_tokens: int
@@ -42,10 +42,10 @@ class SelfWriter:
         self._special = set(getattr(llm.tokenizer, "all_special_ids", ())) | ends
 
     def write(self, num_tokens: int) -> None:
-        """Rounds until the store holds so many tokens, or the prompts are used up.
+        """Run rounds until the store holds that many tokens, or the prompts are used up.
 
         Raises:
-            TrainingError: the disk is full; or round after round hardly a text is worth keeping.
+            TrainingError: the disk is full; or round after round hardly any text is worth keeping.
         """
         store, began, first = self._store, time.monotonic(), self._store.num_tokens
         poor = 0

@@ -1,4 +1,4 @@
-"""TrainingTarget: what training needs of a target beside its recorded states."""
+"""TrainingTarget: what training needs of a target besides its recorded hidden states."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from trtspec.formats.stored import read_tensor
 @dataclass(frozen=True)
 class TrainingTarget:
     """Config and the weights outside the layers, float32: ``embedding [V, H]``, ``head [V, H]``
-    (the embedding itself where they are tied) and ``norm [H]``, the last one. ``fingerprint``:
-    hash of the checkpoint. ``tokenizer``: where the one is that it is used with, which names some
-    of the ends of its texts."""
+    (the embedding itself if they are tied) and ``norm [H]``, the final one. ``fingerprint``: hash
+    of the checkpoint. ``tokenizer``: location of the tokenizer that it is used with, which names
+    some of its end tokens."""
 
     path: Path
     config: ModelConfig
@@ -34,11 +34,11 @@ class TrainingTarget:
 
     @classmethod
     def open(cls, model: str | Path, tokenizer: str | None = None) -> TrainingTarget:
-        """From a checkpoint, and a tokenizer other than its own, as `LLM` takes them.
+        """Open a checkpoint, and a tokenizer other than its own, as `LLM` takes them.
 
         Raises:
             CheckpointError: it cannot be read.
-            ConfigError: it is an engine folder, or its head is of a kind that is not trained for.
+            ConfigError: it is an engine folder, or its kind of head is not supported in training.
         """
         path = find_model(model)
         if is_engine_folder(path):

@@ -1,4 +1,4 @@
-"""Teacher: the target's next-token logits, from its recorded states."""
+"""Teacher: the target's next-token logits, from its recorded hidden states."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trtspec.train.target import TrainingTarget
 
 
 class Teacher:
-    """The last norm and the head of a target. ``rows``: the ids ``[n] i64`` whose logits are
-    wanted; None: all."""
+    """A target's final norm and head. ``rows``: the ids ``[n] i64`` whose logits are wanted; None:
+    all."""
 
     def __init__(self, target: TrainingTarget, rows: Tensor | None, device: str) -> None:
         head = target.head if rows is None else target.head[rows]
@@ -23,8 +23,8 @@ class Teacher:
 
     @torch.no_grad()
     def logits(self, states: Tensor, normed: bool) -> Tensor:
-        """Of the target's last states ``[..., H]``, behind its final norm or before it:
-        ``[..., n]``, in `product_dtype`."""
+        """Logits ``[..., n]`` in `product_dtype`, from the target's last hidden states ``[...,
+        H]``, after its final norm or before it."""
         if not normed:
             wide = states.float()
             scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)

@@ -15,8 +15,8 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class StoredText:
-    """``file`` lies in the folder, with ``tokens`` rows of states, the first ``prompt`` of which
-    are a prompt; ``key``: see `trtspec.train.rules.key_of`."""
+    """``file`` is in the folder, with ``tokens`` rows of hidden states, the first ``prompt`` of
+    which are a prompt; ``key``: see `trtspec.train.rules.key_of`."""
 
     file: str
     tokens: int
@@ -25,8 +25,8 @@ class StoredText:
 
 
 class TextStore:
-    """Texts come in rounds. A round counts once its line stands in the manifest. To read is to
-    change nothing; whoever writes calls `begin` first."""
+    """Texts come in rounds. A round counts once its line is in the manifest. Reading changes
+    nothing; writers call `begin` first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,8 +46,8 @@ class TextStore:
         return [self.folder / text.file for text in self.texts]
 
     def begin(self) -> None:
-        """Make the folder, or remove what a round that was cut short left in it. OSError: it cannot
-        be written to."""
+        """Create the folder, or remove what an interrupted round left in it. OSError: it cannot be
+        written to."""
         self.folder.mkdir(parents=True, exist_ok=True)
         known = {text.file for text in self.texts}
         for path in self.folder.iterdir():
@@ -60,7 +60,7 @@ class TextStore:
     def add_round(
         self, begun: int, texts: Sequence[StoredText], dropped: Mapping[str, int]
     ) -> None:
-        """Count a round of so many texts that were begun; files of those kept lie in the folder."""
+        """Record a round with this many texts begun; files of those kept are in the folder."""
         kept = [asdict(text) for text in texts]
         line = json.dumps({"begun": begun, "texts": kept, "dropped": dict(dropped)})
         # In one call and on disk: a line that a kill cuts is no line.
@@ -71,7 +71,7 @@ class TextStore:
         self._count(begun, texts, dropped)
 
     def _read(self) -> int:
-        """The bytes of the manifest's whole lines; a kill may have cut the last one."""
+        """The bytes of the manifest's complete lines; a kill may have cut the last one."""
         if not self._manifest.exists():
             return 0
         data = self._manifest.read_bytes()

@@ -22,9 +22,9 @@ _HELD_OUT_BATCHES = 32
 
 @dataclass(frozen=True)
 class Schedule:
-    """``steps`` in all. ``length``: most rows of a window, ``rows``: of a step, padding included.
-    ``depth``: positions that are unrolled at the end; training begins with one, if ``deepens``, as
-    the first teaches most and each costs as much. ``save_seconds``: time between checkpoints."""
+    """``steps``: in total. ``length``: most rows of a window, ``rows``: of a step, padding
+    included. ``depth``: positions unrolled at the end; training begins with one if it ``deepens``,
+    as the first teaches most and each costs as much. ``save_seconds``: time between checkpoints."""
 
     steps: int
     length: int
@@ -45,7 +45,7 @@ class Schedule:
 @dataclass(frozen=True)
 class HeldOut:
     """Over held-out texts: the loss in nats, and how often the head's choice is the target's at
-    each position, given that the text went on as the target wrote it."""
+    each position, given the target's own text up to there."""
 
     loss: float
     agreement: tuple[float, ...]
@@ -55,8 +55,8 @@ class HeldOut:
 
 
 class Trainer:
-    """Goes on from the state in ``folder``, bit for bit as if it had not been cut short: order and
-    noise of a step depend on the seed and its number alone."""
+    """Continues from the state in ``folder``, bit for bit as if it had not been interrupted: order
+    and noise of a step depend only on the seed and its number."""
 
     def __init__(self, head: Head, texts: RecordedTexts, schedule: Schedule, folder: Path) -> None:
         self._head, self._texts, self._schedule, self._folder = head, texts, schedule, folder
@@ -79,7 +79,7 @@ class Trainer:
         stops: Callable[[], bool] = lambda: False,
     ) -> None:
         """Train to the end, or to step ``until``, or until ``stops`` says so; the state is saved
-        then, and on the way.
+        then, and periodically.
 
         Raises:
             TrainingError: the disk is full.
@@ -114,7 +114,7 @@ class Trainer:
                 saved = clock()
 
     def _tokens_left(self, per_step: int) -> float:
-        """Of the steps to come, weighted by how much deeper they go than this one."""
+        """Tokens of the remaining steps, weighted by how much deeper they unroll than this one."""
         steps = range(self.step, self._schedule.steps)
         here = self._schedule.depth_at(max(0, self.step - 1))
         return sum(self._schedule.depth_at(step) for step in steps) / here * per_step
@@ -148,8 +148,9 @@ class Trainer:
 
     @torch.no_grad()
     def held_out(self) -> HeldOut:
-        """Over at most 32 batches of what the target wrote in the held-out texts, unrolled as deep
-        as at the end: prompts, such as one system's turn over and over, are no measure."""
+        """Over at most 32 batches of what the target wrote in held-out texts, unrolled as deep as
+        at the end: prompts, such as the same system turn over and over, would not be
+        representative."""
         schedule = self._schedule
         found: list[tuple[int, float, list[float]]] = []
         for batch in self._texts.batches(schedule.length, schedule.rows, None)[:_HELD_OUT_BATCHES]:
@@ -170,7 +171,7 @@ class Trainer:
 
 
 def steps_of(texts: RecordedTexts, passes: float, length: int, rows: int, seed: int) -> int:
-    """Steps of so many passes over the texts to train on, the last one perhaps in part."""
+    """Steps of that many passes over the training texts, the last one perhaps partial."""
     whole = int(passes)
     counts = [len(texts.batches(length, rows, _mixed(seed, i))) for i in range(whole + 1)]
     return max(1, sum(counts[:whole]) + round((passes - whole) * counts[whole]))

@@ -14,16 +14,16 @@ from trtspec.errors import ConfigError
 from trtspec.speculative.hidden_states.files import read_header
 
 HELD_OUT = 32
-"""One text in so many is never trained on."""
+"""One text in this many is never trained on."""
 _POOL = 64
 
 
 @dataclass(frozen=True)
 class Window:
     """Rows of several texts: ``tokens [B, T] i64``, which of them count (``valid [B, T] bool``:
-    text, behind which padding stands), the states that a head reads (``features [B, T, n * H]``, in
-    the order of the layers), and the target's last ones (``state [B, T, H]``, ``normed`` or before
-    the final norm)."""
+    text, followed by padding), the hidden states that a head reads (``features [B, T, n * H]``, in
+    layer order), and the target's last ones (``state [B, T, H]``, ``normed`` or before the final
+    norm)."""
 
     tokens: Tensor
     valid: Tensor
@@ -50,8 +50,8 @@ Piece = tuple[int, int, int]
 
 
 class RecordedTexts:
-    """Files as the method that records hidden states writes them, in the order given, read when
-    needed; one text in `HELD_OUT` is held out, and at least one."""
+    """Files as written by the method that records hidden states, in the given order, read on
+    demand; one text in `HELD_OUT` is held out, and at least one."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class RecordedTexts:
         return ids
 
     def batches(self, length: int, rows: int, seed: int | None) -> list[list[Piece]]:
-        """One pass over the texts to train on, in batches of windows of at most ``length`` rows,
-        about ``rows`` rows a batch with the padding. ``seed``: of the order; None: the held-out
-        texts, in their own order. Windows of like lengths share a batch, so that little is padding.
-        """
+        """One pass over the training texts, in batches of windows of at most ``length`` rows, about
+        ``rows`` rows per batch including padding. ``seed``: of the order; None: the held-out texts,
+        in their own order. Windows of similar lengths share a batch, so that there is little
+        padding."""
         texts = self.held_out if seed is None else self.trained
         pieces = [
             (text, start, min(length, self.lengths[text] - start))
@@ -135,8 +135,8 @@ class RecordedTexts:
     def window(
         self, batch: Sequence[Piece], row_multiple: int = 1, answers_only: bool = False
     ) -> Window:
-        """What lies in the pieces; as many columns as the longest, to the next multiple.
-        ``answers_only``: only rows are valid whose next token the target wrote, or none."""
+        """The contents of the pieces, with as many columns as the longest, rounded up to a
+        multiple. ``answers_only``: only rows whose next token the target wrote are valid."""
         width = max(count for _, _, count in batch)
         width = -(-width // row_multiple) * row_multiple
         tokens = torch.zeros(len(batch), width, dtype=torch.int64)
@@ -158,7 +158,7 @@ class RecordedTexts:
 
 
 def _packed(pieces: Sequence[Piece], rows: int) -> Iterator[list[Piece]]:
-    """Consecutive pieces, so many that they fill about ``rows`` rows as wide as the widest."""
+    """Consecutive pieces that fill about ``rows`` rows as wide as the widest."""
     batch: list[Piece] = []
     for piece in pieces:
         widest = max(piece[2], *(each[2] for each in batch), 0)

@@ -1,4 +1,4 @@
-"""Text that every machine has: the standard library of the running interpreter, split in two."""
+"""Text that every machine has: the running interpreter's standard library, split in two."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ _JSON_SUFFIXES = (".jsonl", ".json")
 
 @dataclass(frozen=True)
 class Question:
-    """One entry of a data set, before any tokenizer.
+    """One entry of a data set, before tokenization.
 
-    ``id`` as the data set numbers it, else its line; ``is_chat``: the first turn of a conversation,
-    to be wrapped by the model's chat template where it has one.
+    ``id``: its number in the data set, else its line; ``is_chat``: the first turn of a
+    conversation, to be wrapped in the model's chat template if it has one.
     """
 
     id: str
@@ -41,13 +41,14 @@ class BenchPrompt:
 def read_questions(path: Path) -> list[Question]:
     """The entries of a file.
 
-    ``.jsonl`` or ``.json``: one object a line, ``{"turns": [...]}`` as Spec-Bench and MT-Bench have
-    it (their ``question_id`` and ``category`` are kept, the first turn is asked), ``{"kind": ...,
-    "prompt": ...}``, which is a turn of that category, or ``{"prompt": ...}`` to be continued. Any
-    other suffix: plain text, every line that is not blank is a prompt.
+    ``.jsonl`` or ``.json``: one object per line, ``{"turns": [...]}`` as in Spec-Bench and MT-Bench
+    (their ``question_id`` and ``category`` are kept, the first turn is asked), ``{"kind": ...,
+    "prompt": ...}``, a turn of that category, or ``{"prompt": ...}`` to be continued. Any other
+    suffix: plain text, every line that is not blank is a prompt.
 
     Raises:
-        ConfigError: the file is missing, empty, or a line is neither; file and line are named.
+        ConfigError: the file is missing or empty, or a line is none of these; file and line are
+            named.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -93,7 +94,7 @@ def _parse(line: str, where: str, number: int) -> Question:
 
 
 def spread(questions: Sequence[Question], count: int | None) -> list[Question]:
-    """``count`` of them at even distances, so that a file sorted by category is met in every part;
+    """``count`` evenly spaced items, so that every part of a file sorted by category is covered;
     all of them if there are no more, or for None."""
     if count is None or count >= len(questions):
         return list(questions)
@@ -106,7 +107,7 @@ def encode_questions(
     """The questions as token ids.
 
     Texts are cut to ``max_tokens`` (None: whole). With ``chat``, turns of conversations go through
-    the tokenizer's chat template if it has one, which comes on top of the cut text.
+    the tokenizer's chat template if it has one, in addition to the cut text.
     """
     has_template = chat and bool(getattr(tokenizer, "chat_template", None))
     prompts = []

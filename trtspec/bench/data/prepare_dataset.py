@@ -16,7 +16,7 @@ from trtspec.bench.data.dataset import BenchPrompt
 from trtspec.errors import ConfigError
 
 NO_TASK = -1
-"""The ``task_id`` of a sample without an adapter of its own."""
+"""The ``task_id`` of a sample without its own adapter."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class NormalLengths:
-    """Lengths in tokens of a normal distribution, rounded, at least 1."""
+    """Lengths in tokens from a normal distribution, rounded, at least 1."""
 
     mean: float
     stdev: float
@@ -87,8 +87,8 @@ def random_samples(
     excluded: Collection[int] = (),
     seed: int = 0,
 ) -> list[Sample]:
-    """``count`` prompts of random tokens below ``vocab_size``, none of them ``excluded``; the same
-    for the same seed."""
+    """``count`` prompts of random tokens below ``vocab_size``, none of them ``excluded``;
+    reproducible by seed."""
     source = random.Random(seed)
     barred = set(excluded)
     tokens = [token for token in range(vocab_size) if token not in barred]
@@ -102,7 +102,7 @@ def random_samples(
 
 
 def write_dataset(path: Path, samples: Sequence[Sample], metadata: Mapping[str, Any]) -> None:
-    """Write the samples; the lengths and ``metadata`` go before them, or are left out of a .jsonl.
+    """Write the samples, preceded by the lengths and ``metadata``, except in a .jsonl.
 
     Raises:
         ConfigError: there is no sample, or the file cannot be written.

@@ -1,8 +1,8 @@
-"""How often a draft says what its target says next, position by position, before it is served.
+"""How often a draft predicts its target's next token, position by position, before it is served.
 
-Teacher forcing: the target generates its text one token a step, and before each step the draft is
-asked, as in serving, from the true text so far. What it drafted is compared with the text in the
-end. So every position of the text counts alike, those behind a wrong guess too.
+Teacher forcing: the target generates its text one token per step, and before each step the draft is
+asked, as in serving, given the true text so far. Its drafts are compared with the final text. So
+every position of the text counts equally, including those after a wrong guess.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trtspec.ops.tree import TokenTree
 
 
 class WatchedDrafter(ForwardingDrafter):
-    """Asks another drafter, keeps what it drafts, and lets nothing of it be verified."""
+    """Asks another drafter, keeps what it drafts, and lets none of it be verified."""
 
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
         self.drafts: list[tuple[Request, int, TokenTree]] = []
-        """The request, the length of its text then, and the tree, which may be empty."""
+        """The request, the length of its text at that point, and the tree, which may be empty."""
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         for item, tree in zip(batch.items, super().prepare_draft_tokens(batch), strict=True):
@@ -49,13 +49,13 @@ def watch_drafts(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
 ) -> list[tuple[Request, int, TokenTree]]:
-    """What is drafted over the target's text behind each prompt, one token a step: the finished
-    request (its id is the prompt's place), the length of its text then, and the tree. Trees are cut
-    to what a request may still emit.
+    """What is drafted over the target's text after each prompt, one token per step: the finished
+    request (its id is the prompt's index), the length of its text at that point, and the tree.
+    Trees are cut to what a request may still emit.
 
     Raises:
-        RequestError: a prompt that is too long.
-        TrtspecError: see `open_runtime`, and what a step ends with.
+        RequestError: a prompt is too long.
+        TrtspecError: see `open_runtime`, and errors of steps.
     """
     engine = EngineConfig.read(folder)
     watched: list[WatchedDrafter] = []
@@ -87,9 +87,9 @@ def measure_agreement(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
 ) -> SpeculativeMetrics:
-    """Agreement over the target's text behind each prompt, as the metrics of steps that accept what
-    agrees: at temperature 0 with its greedy text, above with samples, which the draft guesses with
-    the target's own noise. Raises as `watch_drafts`."""
+    """Agreement over the target's text after each prompt, as metrics of steps that accept what
+    agrees: at temperature 0 with its greedy text, above with samples, which the draft predicts with
+    the target's own noise. Raises like `watch_drafts`."""
     drafts = watch_drafts(folder, speculation, prompts, params)
     deepest = max((tree.max_depth for _, _, tree in drafts), default=0)
     metrics = SpeculativeMetrics()
@@ -101,7 +101,7 @@ def measure_agreement(
 
 
 def matched_depth(tree: TokenTree, text: Sequence[int]) -> int:
-    """How many tokens of the text there is a path of nodes for."""
+    """How many tokens of the text are covered by a path of nodes."""
     node, depth = -1, 0
     parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
     for wanted in text:

@@ -10,9 +10,8 @@ OK, NOTE, WARNING, PROBLEM = "ok", "note", "warning", "problem"
 
 @dataclass(frozen=True)
 class Check:
-    """status: ok; note (something is not there that one can do without); warning (it works, but
-    slowly or not as it should); problem (it will not work). remedy: what to change, "" for
-    nothing."""
+    """status: ok; note (something optional is missing); warning (it works, but slowly or not as
+    intended); problem (it will not work). remedy: what to change, "" for nothing."""
 
     name: str
     status: str
@@ -29,7 +28,7 @@ def has_problem(checks: Sequence[Check]) -> bool:
 
 
 def describe(checks: Sequence[Check]) -> str:
-    """A line a check, and one more for what to change."""
+    """One line per check, and another for what to change."""
     wide = max(len(check.name) for check in checks)
     lines = []
     for check in checks:

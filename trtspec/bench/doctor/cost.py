@@ -1,4 +1,4 @@
-"""What speculation should gain, from what calls take and how often drafts agree."""
+"""The expected gain of speculation, from the times of calls and how often drafts agree."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class StepCosts:
     depth: int
 
     def speed_up(self, acceptance_length: float) -> float:
-        """Tokens per second over those without speculation; work on the host is left out."""
+        """Tokens per second relative to no speculation; work on the host is ignored."""
         return acceptance_length * self.one_row_ms / (self.verify_ms + self.draft_ms)
 
     def best_length(self, rates: Sequence[float]) -> tuple[int, float]:
         """The length of a chain that gains most, and its speed-up; 0 and 1.0 if none gains.
 
-        ``rates[i]``: unconditional, of drafts that agree at depth i + 1. A shorter draft is taken
-        to cost in proportion: of its rows above the first, and of its steps.
+        ``rates[i]``: unconditional, of drafts that agree at depth i + 1. A shorter draft is assumed
+        to cost in proportion to its rows above the first, and its steps.
         """
         best, gain = 0, 1.0
         for length in range(1, min(len(rates), self.depth) + 1):

@@ -22,13 +22,13 @@ from trtspec.temporary import temporary_folder, temporary_trouble
 COMPILERS = ("c++", "g++", "clang++")
 LEAST_DISK = 4 << 30
 BUSY = 0.3
-"""Work of others, as a share of the cores, that makes timings doubtful."""
+"""Load by others, as a share of the cores, that makes timings doubtful."""
 _REQUIREMENT = re.compile(r"""^([\w.-]+).*;.*\bextra\s*==\s*["']([\w-]+)["']""")
 _DEVELOPMENT = ("test", "dev")
 
 
 def machine_checks(weight_bytes: int = 0) -> list[Check]:
-    """All that need no measurement; ``weight_bytes``: of the model that is to run, 0 without."""
+    """All checks without measurements; ``weight_bytes``: of the model that is to run, 0 without."""
     return [
         compiler_check(),
         temporary_check(),
@@ -62,7 +62,7 @@ def compiler_check() -> Check:
 
 
 def temporary_check() -> Check:
-    """Engines are compiled, and run, from there."""
+    """Engines are compiled, and run, in the temporary folder."""
     trouble = temporary_trouble()
     if trouble is not None:
         return Check("temporary files", PROBLEM, trouble)
@@ -70,7 +70,7 @@ def temporary_check() -> Check:
 
 
 def instruction_set_check(isa: str) -> Check:
-    """The native ops choose theirs by themselves."""
+    """The native ops choose an instruction set automatically."""
     detail = f"{isa} (torch: {torch.backends.cpu.get_cpu_capability()})"
     if isa == "generic":
         return Check(
@@ -80,7 +80,7 @@ def instruction_set_check(isa: str) -> Check:
 
 
 def threads_check(threads: int, cores: int) -> Check:
-    """One thread a core is best."""
+    """One thread per core is best."""
     detail = f"{threads} for {cores} cores"
     if threads > cores:
         remedy = f"set OMP_NUM_THREADS={cores}: threads that share a core wait for each other"
@@ -92,7 +92,7 @@ def threads_check(threads: int, cores: int) -> Check:
 
 
 def load_check(load: float, cores: int) -> Check:
-    """Whether other programs are at work."""
+    """Whether other programs use the processor."""
     detail = f"load average {load:.1f} on {cores} cores"
     if load > BUSY * cores:
         return Check(
@@ -102,12 +102,12 @@ def load_check(load: float, cores: int) -> Check:
 
 
 def bandwidth_check(rates: MachineRates) -> Check:
-    """What was measured."""
+    """The measured memory bandwidth."""
     return Check("memory speed", OK, rates.describe())
 
 
 def gpu_check() -> Check:
-    """A GPU is no must."""
+    """A GPU is optional."""
     problem = device_problem("cuda")
     if problem is None:
         return Check("GPU", OK, f"{gpu_name()}, compute capability {compute_capability()}")
@@ -115,7 +115,7 @@ def gpu_check() -> Check:
 
 
 def package_checks() -> list[Check]:
-    """One for each extra that trtspec has."""
+    """One check for each extra of trtspec."""
     try:
         lines = requires("trtspec") or []
     except PackageNotFoundError:
@@ -124,7 +124,7 @@ def package_checks() -> list[Check]:
 
 
 def extras(requirements: list[str]) -> dict[str, dict[str, str | None]]:
-    """The extras that users install, by name, with their packages' versions (None: not there)."""
+    """The extras that users can install, by name, with their packages' versions (None: missing)."""
     found: dict[str, dict[str, str | None]] = {}
     for line in requirements:
         match = _REQUIREMENT.match(line)
@@ -134,7 +134,7 @@ def extras(requirements: list[str]) -> dict[str, dict[str, str | None]]:
 
 
 def extra_check(extra: str, packages: Mapping[str, str | None]) -> Check:
-    """Whether an extra is installed whole."""
+    """Whether an extra is completely installed."""
     missing = [name for name, version in packages.items() if version is None]
     if missing:
         remedy = f"if you need it: pip install 'trtspec[{extra}]'"
@@ -144,8 +144,7 @@ def extra_check(extra: str, packages: Mapping[str, str | None]) -> Check:
 
 
 def memory_check(free: int, needed: int) -> Check:
-    """``needed``: bytes of weights, 0 if that is not known; they are copied while an engine is
-    built."""
+    """``needed``: bytes of weights, 0 if unknown; they are copied while an engine is built."""
     detail = f"{free / 1e9:.1f} GB free"
     if not needed:
         return Check("memory", OK, detail)
@@ -161,7 +160,7 @@ def memory_check(free: int, needed: int) -> Check:
 
 
 def disk_check(folder: Path, needed: int) -> Check:
-    """Room for engines where they are cached."""
+    """Disk space for engines in the cache folder."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     detail = f"{free / 1e9:.1f} GB free for engines in {folder}"

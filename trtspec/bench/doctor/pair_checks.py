@@ -40,8 +40,8 @@ SECONDS = 0.3
 def model_checks(
     model: str, build: BuildConfig, tokenizer: str | None = None
 ) -> tuple[list[Check], int]:
-    """Whether a target can be built or loaded, its tokenizer or the one given in its place, and the
-    bytes of its weights."""
+    """Whether a target can be built or loaded, its tokenizer or the given one, and the bytes of its
+    weights."""
     try:
         folder = find_model(model)
         if is_engine_folder(folder):
@@ -85,8 +85,8 @@ def tokenizer_check(folder: Path) -> Check:
 def contract_check(
     model: str, method: BenchMethod, build: BuildConfig, tokenizer: str | None = None
 ) -> Check:
-    """Whether a draft fits its target: kind, sizes, tokenizer, tree; and whether what it holds can
-    draft at all. Nothing is built for it."""
+    """Whether a draft fits its target: kind, sizes, tokenizer, tree; and whether its weights can
+    draft at all. Nothing is built."""
     name = f"{method.name}: contract"
     folder = find_model(model)
     try:
@@ -122,7 +122,8 @@ def contract_check(
 
 @dataclass(frozen=True)
 class _Weight:
-    """What a draft reads: of a target's step, in one pass, and for each token of a chain."""
+    """What a draft reads, relative to a target's step: in one pass, and for each token of a
+    chain."""
 
     network: str
     a_pass: float
@@ -146,7 +147,7 @@ def _weight(engine: EngineConfig, draft: EngineDraft) -> _Weight:
 
 @dataclass(frozen=True)
 class PairFigures:
-    """What was measured of a pair. agreement: by temperature, under the names of
+    """The measurements of a pair. agreement: by temperature, under the names of
     `trtspec.executor.metrics`, as if every agreeing draft were accepted."""
 
     method: BenchMethod
@@ -187,7 +188,7 @@ def measure_pair(
 
 
 def measure_costs(folder: Path, config: DecodingConfig, context: int) -> StepCosts:
-    """Of one request with so much context."""
+    """For one request with that much context."""
     rows = config.num_rows
     shapes = [
         CallShape(VERIFY, 1, 1, context),

@@ -1,1 +1,1 @@
-"""The first quarter of an hour on a GPU: what is measured and compared there, in order of value."""
+"""The first quarter of an hour on a GPU: measurements and comparisons, in order of value."""

@@ -20,8 +20,8 @@ from trtspec.bench.gpu_bringup.journal import FAILED, STOPPED
 from trtspec.bench.gpu_bringup.parts import PARTS
 
 SECONDS = 320.0
-"""Of the 15 minutes that a machine is lent for: two runs fit, each with a start and transfers, and
-the seconds that this process takes before the first part and behind the last."""
+"""Out of the 15 minutes that a machine is lent for: two runs fit, each with a start and transfers,
+and the seconds that this process takes before the first part and after the last."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

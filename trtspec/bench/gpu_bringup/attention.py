@@ -33,7 +33,7 @@ def cases(place: Place) -> Iterable[Case]:
 def by_rows(
     device: str, requests: int, context: int, tiles: str, rows: Sequence[int], speed: float
 ) -> Mapping[str, float]:
-    """Microseconds of a call by the rows of each request, of which it writes the K/V as well."""
+    """Microseconds of a call by the rows of each request, including writing their K/V."""
     size = 2 * requests * context * _SHAPE.kv_heads * _SHAPE.head_dim * _DTYPE.itemsize
     blocks = requests * -(-(context + max(rows)) // BLOCK_SIZE)
     dims = (2, blocks, BLOCK_SIZE, _SHAPE.kv_heads, _SHAPE.head_dim)
@@ -49,5 +49,5 @@ def by_rows(
 
 
 def force(tiles: str) -> None:
-    """Serve the calls of this process that follow with tiles of a kind."""
+    """Use tiles of one kind for all further calls of this process."""
     torch.ops.trtspec._force_attention_tiles(TILES.index(tiles))

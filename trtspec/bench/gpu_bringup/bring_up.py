@@ -1,4 +1,4 @@
-"""bring_up: runs parts where this is called, and writes their report."""
+"""bring_up: runs parts in this process's place, and writes their report."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def bring_up(
     device: str | None = None,
     argv: Sequence[str] = (),
 ) -> Mapping[str, PartResult]:
-    """Run parts and write the report into ``output``, anew behind each of them; a line for each is
-    printed. ``device`` None: cuda, if torch finds it. Returns what is known of each, by name."""
+    """Run parts and write the report into ``output``, again after each of them; a line for each is
+    printed. ``device`` None: cuda, if torch finds it. Returns the results by name."""
     output.mkdir(parents=True, exist_ok=True)
     found = device or ("cuda" if torch.cuda.is_available() else "cpu")
     place = Place(output.resolve(), ROOT, found)

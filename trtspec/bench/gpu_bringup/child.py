@@ -17,12 +17,12 @@ from trtspec.bench.gpu_bringup.part import Part, PartSkipped, Place
 from trtspec.child_python import end_with_parent
 
 _STICKY = ("CUDA error", "AcceleratorError", "CUBLAS_STATUS", "out of memory")
-"""Words of errors behind which a process may have lost its device, or memory of it: it ends, and
-another one goes on. A process too many costs seconds; figures behind such an error mislead."""
+"""Words in errors after which a process may have lost its device, or memory of it: it exits, and
+another one continues. A process too many costs seconds; figures after such an error mislead."""
 
 
 def run_cases(part: Part, place: Place) -> None:
-    """Measure the cases that this run has not tried and none has done; those that failed, last."""
+    """Measure the cases that this run has not tried and none has done; failed ones last."""
     journal = Journal(place.output, place.device)
     known = journal.result(part.name)
     try:

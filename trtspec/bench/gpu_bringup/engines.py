@@ -1,5 +1,6 @@
 """The engines of a bring-up: an 8B model's cost and the embedded models' text (see
-`trtspec.bench.synthetic`), one engine for chains and one for trees, compiled behind other parts."""
+`trtspec.bench.synthetic`), one engine for chains and one for trees, compiled while other parts run.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ from trtspec.llmapi.llm import LLM
 _TARGET, _HEAD = "trtspec-tiny", "trtspec-tiny-eagle3"
 _VOCABULARY, _DRAFT_VOCABULARY, _POSITIONS = 128256, 32768, 16384
 _MOST_ROWS = 64
-"""Of a request in a step, of either family: with the same limits they share the target's graph."""
+"""Per request in a step, for both families: with the same limits they share the target's graph."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Methods that one engine serves, beside no drafts; ``largest``: the one that it is built for,
+    """Methods that one engine serves, besides no drafts; ``largest``: the one that it is built for,
     of which the others are cuts."""
 
     largest: str
@@ -47,8 +48,8 @@ TREES = Family("eagle3:8,6,64", ("eagle3:8,6,24", "eagle3:8,6,64", "eagle3:8,6,6
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a run is. sizes: of the engines; None: those of the embedded models themselves.
-    context: tokens of a long prompt. tokens: that are generated. methods: of a family."""
+    """How large a run is. sizes: of the engines; None: those of the embedded models. context:
+    tokens of a long prompt. tokens: to generate. methods: of a family."""
 
     sizes: Sizes | None
     backend: str
@@ -60,7 +61,7 @@ class Scale:
 
     @classmethod
     def of(cls, place: Place) -> Scale:
-        """That of a GPU; or of a rehearsal, by a backend that compiles nothing."""
+        """The scale for a GPU, or for a rehearsal, with a backend that compiles nothing."""
         if place.is_rehearsal:
             eager = next(each.name for each in backends().values() if not each.makes_artifacts)
             return cls(None, eager, "float32", (1, 2), 40, 8, 2)
@@ -77,8 +78,8 @@ compile_chains, compile_trees = partial(compile_engine, CHAINS), partial(compile
 
 
 def _compile(place: Place, family: Family) -> Mapping[str, Any]:
-    """Build an engine, of whose graphs those are taken that another run has compiled, and keep what
-    a next run can take."""
+    """Build an engine, reusing graphs that another run has compiled, and keep those that a next run
+    can use."""
     began = time.perf_counter()
     restored = restore(place.output, compiled_root())
     engine = EngineConfig.read(engine_of(place, family))
@@ -90,7 +91,7 @@ def _compile(place: Place, family: Family) -> Mapping[str, Any]:
 
 
 def engine_of(place: Place, family: Family) -> Path:
-    """The engine folder of a family, which is built if it is not there."""
+    """The engine folder of a family, built if necessary."""
     scale, config = Scale.of(place), method_named(family.largest).config
     assert config is not None, "an engine is built for drafts"
     options: dict[str, Any] = {
@@ -113,8 +114,8 @@ def method_named(spelling: str) -> BenchMethod:
 
 
 def lengthened(name: str) -> Path:
-    """An embedded checkpoint that takes long prompts: what it says behind the length that it was
-    made for has no meaning, and costs what it costs."""
+    """An embedded checkpoint that accepts long prompts: beyond its own length the output is
+    meaningless, but costs the same."""
     source, folder = find_model(name), cache_root() / "lengthened" / name
     config = folder / "config.json"
     if not config.exists():  # it is written last
@@ -125,7 +126,7 @@ def lengthened(name: str) -> Path:
 
 
 class Opened:
-    """The engine of a family, open for one method at a time: opening takes seconds."""
+    """The engine of a family, open for one method at a time, since opening takes seconds."""
 
     def __init__(self, place: Place, family: Family) -> None:
         self._place, self._family = place, family

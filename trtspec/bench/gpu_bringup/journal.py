@@ -1,5 +1,5 @@
-"""Journal: what a bring-up has found, a line for each thing that happened, kept at once: however a
-run ends, the next one goes on from there."""
+"""Journal: the findings of a bring-up, one line per event, written immediately, so that the next
+run continues from there however this one ends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ JOURNAL_NAME = "journal.jsonl"
 
 @dataclass(frozen=True)
 class PartResult:
-    """What became of a part. status: one of the module's. seconds, total: of the last run, and its
+    """The outcome of a part. status: one of the module's. seconds, total: of the last run, and its
     cases. error: the first one, or why there is no more. rows: the cases by their keys as text,
-    each with its key, and figures or an error. tried: the cases of the last run that are over.
-    under_way: the key of the one that is not. is_over: whether none is left."""
+    each with its key, and figures or an error. tried: the finished cases of the last run.
+    under_way: the key of an unfinished one. is_over: whether none is left."""
 
     status: str = NOT_REACHED
     seconds: float = 0.0
@@ -53,7 +53,7 @@ class Journal:
             file.write(text + "\n")
 
     def results(self) -> dict[str, PartResult]:
-        """By part, what was found on this kind of device; a line that is cut off is left out."""
+        """By part, what was found on this kind of device; an incomplete line is ignored."""
         found: dict[str, PartResult] = {}
         text = self._path.read_text() if self._path.is_file() else ""
         for each in text.splitlines():

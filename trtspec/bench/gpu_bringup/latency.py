@@ -1,5 +1,5 @@
-"""Part ``latency``: what a step pays beside its kernels: launches of graphs, copies between host
-and device, waking up behind an event; and how fast the device reads and copies its memory."""
+"""Part ``latency``: the cost of a step besides its kernels: graph launches, copies between host and
+device, waking up after an event; and how fast the device reads and copies its memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trtspec.bench.gpu_bringup.part import Case, PartSkipped, Place
 from trtspec.bench.report.floor import measure_bandwidth, seconds_on_device
 
 _NODES = (10, 100, 450)
-"""Kernels of a graph: of a step of a rollout, of a rollout, of a target."""
+"""Kernels per graph: of a step of a rollout, of a rollout, of a target."""
 _SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 _COPIED = 2 << 30
 _TIMES = 40
 
 
 def cases(place: Place) -> Iterable[Case]:
-    """Nothing of it is there to be rehearsed on a CPU."""
+    """None of these can be rehearsed on a CPU."""
     if place.is_rehearsal:
         raise PartSkipped("a CPU has no graphs, pinned copies or events")
     yield Case({"memory": "of the device"}, partial(memory, place.device))
@@ -44,8 +44,8 @@ def memory(device: str) -> Mapping[str, float]:
 
 
 def graph(device: str, nodes: int) -> Mapping[str, float]:
-    """Of a graph of the smallest kernels: until its launch returns, and until it is done; and what
-    it takes on the device."""
+    """For a graph of the smallest kernels: until its launch returns, until it is done, and its time
+    on the device."""
     x = torch.zeros(1, device=device)
     call = partial(x.add_, 1)
     captured, _, _ = record(lambda: [call() for _ in range(nodes)], None)
@@ -57,7 +57,7 @@ def graph(device: str, nodes: int) -> Mapping[str, float]:
 
 
 def copies(device: str, size: int) -> Mapping[str, float]:
-    """Both ways, until they are done."""
+    """Both directions, until they are done."""
     host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     there = torch.empty(size, dtype=torch.uint8, device=device)
     return {
@@ -67,8 +67,8 @@ def copies(device: str, size: int) -> Mapping[str, float]:
 
 
 def wake_up(device: str, blocking: bool) -> Mapping[str, float]:
-    """From the launch of some milliseconds of work until the host goes on behind it, less what the
-    device took."""
+    """From the launch of some milliseconds of work until the host continues after it, less the
+    device's time."""
     x = torch.zeros(min(1 << 30, free_memory(device) // 8), dtype=torch.uint8, device=device)
     begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end = torch.cuda.Event(enable_timing=True, blocking=blocking)  # type: ignore[no-untyped-call]

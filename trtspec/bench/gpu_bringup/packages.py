@@ -1,5 +1,5 @@
-"""Compiled graphs as files that come back from a machine that is lent, and go to the next one: an
-archive, cut into pieces."""
+"""Compiled graphs as files that travel between a lent machine and the next: an archive, cut into
+pieces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trtspec.writable import write_whole
 
 PIECE_BYTES = 16 << 20
 MOST_PIECES = 2
-"""More could come back, but not go to the next machine: 64 MiB travel there, and the source tree
-with the kernels takes half of them at the least."""
+"""More could come back, but not go to the next machine: 64 MiB travel there, at least half of which
+is the source tree with the kernels."""
 _PATTERN = "packages.*"
 
 
 def restore(output: Path, folder: Path) -> list[str]:
-    """Unpack what `keep` left in an output folder, and give the names of its files. Pieces that are
-    damaged, or not all there, are none: what they held is compiled again."""
+    """Unpack what `keep` left in an output folder; returns the file names. Damaged or missing
+    pieces count as absent: their contents are compiled again."""
     archive = io.BytesIO(b"".join(piece.read_bytes() for piece in sorted(output.glob(_PATTERN))))
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -33,7 +33,7 @@ def restore(output: Path, folder: Path) -> list[str]:
 
 
 def keep(files: Iterable[Path], output: Path, piece_bytes: int = PIECE_BYTES) -> int:
-    """Pack files into an output folder, in the place of those kept before; their bytes there.
+    """Pack files into an output folder, replacing those kept before; returns their bytes there.
 
     Raises:
         PartFailed: they are too large; nothing has changed.

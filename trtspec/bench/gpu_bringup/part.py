@@ -1,4 +1,4 @@
-"""Part: something that a bring-up does, as data: cases, each measured apart."""
+"""Part: a piece of a bring-up, as data: cases, each measured separately."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 
 
 class PartFailed(Exception):
-    """A case found something wrong; the text is what is reported of it."""
+    """A case found a problem, described by the text."""
 
 
 class PartSkipped(Exception):
-    """A part has nothing to do here; the text says why."""
+    """A part has nothing to do here, for the reason in the text."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a bring-up runs. output: its folder; what lies in it comes back from a machine that is
-    lent. root: the source tree, or what trtspec is installed in. device: cuda; or cpu, where all of
-    it is rehearsed, small."""
+    """Where a bring-up runs. output: its folder, which comes back from a lent machine. root: the
+    source tree, or where trtspec is installed. device: cuda; or cpu, for a small rehearsal."""
 
     output: Path
     root: Path
@@ -34,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Case:
-    """key: what tells it from the others of its part, plain JSON values. measure: gives its
+    """key: identifies it among the others of its part, plain JSON values. measure: returns its
     figures, likewise; what it raises is its error."""
 
     key: Mapping[str, Any]
@@ -43,11 +42,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """title: what it answers. does: ``module:function``, called with the `Place` in a process of
-    its own; it lists the cases, or raises `PartSkipped`. seconds: after which it is stopped. after:
-    a part that must have gone well before. behind: whether it runs behind the others, one of its
-    kind at a time, as it leaves the GPU to them. again: whether a later run repeats it: what it
-    makes lies on the machine."""
+    """title: the question it answers. does: ``module:function``, called with the `Place` in a
+    separate process; it lists the cases, or raises `PartSkipped`. seconds: after which it is
+    stopped. after: a part that must have succeeded before. behind: whether it runs beside the
+    others, one of its kind at a time, as it leaves the GPU to them. again: whether a later run
+    repeats it, because its products stay on the machine."""
 
     name: str
     title: str

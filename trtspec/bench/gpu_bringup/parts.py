@@ -1,4 +1,4 @@
-"""The parts of a bring-up, in the order of what their figures are worth."""
+"""The parts of a bring-up, ordered by the value of their figures."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ PARTS = (
     _compiling("compile_trees", "The engine for trees", f"{_HERE}.engines:compile_trees"),
 )
 SHORT = ("latency", "products", "attention")
-"""Those that need no source tree and no compiler."""
+"""Parts that need no source tree and no compiler."""

@@ -1,4 +1,4 @@
-"""Part ``products``: products at the shapes of an 8B model by rows, in the kinds that run here,
+"""Part ``products``: products with the shapes of an 8B model by rows, in the kinds that run here,
 beside the floor of reading their weights; and whether a row's bits depend on the other rows."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS = (1, 8, 16, 24, 32, 64, 128, 192, 256)
 _E4M3 = torch.float8_e4m3fn
 
 Product = Callable[[Tensor], Callable[[], Tensor]]
-"""From rows ``x [M, K] bf16`` to the call that multiplies them, its inputs prepared."""
+"""From rows ``x [M, K] bf16`` to the call that multiplies them, with prepared inputs."""
 
 
 def cases(place: Place) -> Iterable[Case]:
@@ -36,7 +36,7 @@ def cases(place: Place) -> Iterable[Case]:
 def product(
     device: str, shape: tuple[int, int], kind: str, rows: Sequence[int], speed: float
 ) -> Mapping[str, Any]:
-    """Microseconds by rows; "differs" behind them where row 0 has other bits than alone."""
+    """Microseconds by rows, followed by "differs" if row 0 has other bits than alone."""
     make, bytes_of_weight = KINDS[kind]
     size = shape[0] * shape[1] * bytes_of_weight
     weights = torch.randn(min(copies(size), 16), *shape, dtype=torch.bfloat16, device=device)
@@ -57,7 +57,7 @@ def _plain(weight: Tensor) -> Product:
 
 
 def _float32_out(weight: Tensor) -> Product:
-    """As a head multiplies."""
+    """As in a head."""
     call = partial(IN_ROWS.head.product, norm=None, gated=False, residual=None)
     return lambda x: partial(call, {"weight": weight}, x, None, len(weight), torch.float32)
 
@@ -84,4 +84,4 @@ KINDS: Mapping[str, tuple[Callable[[Tensor], Product], int]] = {
     "bf16 to f32": (_float32_out, 2),
     "e4m3, scales of rows": (_scaled, 1),
 }
-"""By name, with the bytes of a weight."""
+"""By name, with the bytes per weight."""

@@ -1,4 +1,4 @@
-"""The report of a bring-up: one JSON, and one page to read."""
+"""The report of a bring-up: a JSON file, and a page to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REHEARSAL = (
 def write_report(
     place: Place, parts: Sequence[Part], journal: Journal, argv: Sequence[str]
 ) -> None:
-    """Write both files, of all that the journal has of these parts."""
+    """Write both files, with everything that the journal has on these parts."""
     found = {part: journal.result(part.name) for part in parts}
     body = {
         "command": shlex.join(["python", "-m", "trtspec.bench.gpu_bringup", *argv]),
@@ -45,7 +45,7 @@ def write_report(
 
 
 def page(place: Place, head: Mapping[str, Any], found: Mapping[Part, PartResult]) -> str:
-    """Markdown: what became of each part, with its first error, and then the figures."""
+    """Markdown: the outcome of each part, with its first error, followed by the figures."""
     machine = head["machine"]["gpu"] or head["machine"]["processor"]
     where = f"{machine}, torch {head['versions']['torch']}, commit {head['commit'] or '-'}"
     lines = ["# GPU bring-up", "", *([_REHEARSAL, ""] if place.is_rehearsal else [])]
@@ -69,7 +69,7 @@ def page(place: Place, head: Mapping[str, Any], found: Mapping[Part, PartResult]
 
 
 def figures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Rows of the same columns as a table, whatever stands between them."""
+    """Rows with the same columns as a table, whatever is between them."""
     flat = [
         {**row["key"], **row.get("figures", {"error": row.get("error", "")[:_ERROR_LENGTH]})}
         for row in rows

@@ -1,4 +1,4 @@
-"""Runs parts, each in processes of its own, within a budget of time; what is done stays done.
+"""Runs parts, each in separate processes, within a time budget; finished work is kept.
 
 A broken kernel ends the process that ran it, or leaves it without a device: hence the processes.
 """
@@ -31,15 +31,15 @@ LEAST_SECONDS = 5.0
 """With less time than this a part does not begin: importing torch takes most of it."""
 LOG_NAME = "log.txt"
 _KEPT = 1 << 18
-"""The last bytes of what a process prints that are kept: a log shall come back whole."""
+"""How many of the last bytes of a process's output are kept: a log must come back whole."""
 
 Apart = Callable[[Part, float], Awaitable[None]]
-"""Runs a part for at most so many seconds; what becomes of it is in the journal then."""
+"""Runs a part for at most that many seconds; its outcome is in the journal then."""
 
 
 async def run_parts(parts: Sequence[Part], journal: Journal, seconds: float, apart: Apart) -> None:
-    """Run the parts that are not done, in their order, as far as the time reaches: one at a time,
-    and one of those ``behind`` beside it. A part that waits for another lets later ones pass."""
+    """Run the unfinished parts, in order, as far as time permits: one at a time, and one of those
+    ``behind`` beside it. A part that waits for another lets later ones pass."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     waiting = [part for part in parts if part.again or journal.result(part.name).status != OK]
@@ -75,7 +75,7 @@ async def run_parts(parts: Sequence[Part], journal: Journal, seconds: float, apa
 
 
 async def run_apart(place: Place, journal: Journal, part: Part, seconds: float) -> None:
-    """An `Apart`: process after process, as long as each gets on to another case."""
+    """An `Apart`: process after process, as long as each reaches another case."""
     name, said = part.name, ""
     journal.add(name, begins=ANEW if part.again else GOES_ON)
     try:
@@ -96,7 +96,7 @@ async def run_apart(place: Place, journal: Journal, part: Part, seconds: float) 
 
 
 async def _process(place: Place, journal: Journal, part: Part) -> str:
-    """Run a process of a part; how it ended, with its last words."""
+    """Run a process of a part; returns how it ended, with its last output."""
     where = {"output": str(place.output), "root": str(place.root), "device": place.device}
     job = json.dumps({"part": asdict(part), **where})
     with tempfile.TemporaryFile() as log:

@@ -1,5 +1,5 @@
-"""What steps consist of: kernels of the device and the gaps between them, by torch's profiler, and
-the time of the host by phase, by its own clock."""
+"""What steps consist of: device kernels and the gaps between them, from torch's profiler, and the
+host's time by phase, from its own clock."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("commit", ResourceManager, "commit"),
     ("commit", KVTensors, "compact"),
 )
-"""A phase, and a function whose time is its, less that of others of them called in it: what is left
+"""A phase, and a function whose time it is, less that of other phases called within: what is left
 of a launch is the drafter's own work, of a collect that of taking over a result."""
 _LISTED = 8
 
 
 class Stopwatch:
-    """Nanoseconds by phase, of one thread; "between": of none."""
+    """Nanoseconds by phase, of one thread; "between": in no phase."""
 
     def __init__(self) -> None:
         self.ns = Counter({phase: 0 for phase, _, _ in PHASES})
@@ -76,8 +76,8 @@ class Stopwatch:
 
 
 def profiled(run: Callable[[], int]) -> dict[str, Any]:
-    """Microseconds of a mean step of ``run``, which gives the steps that it made: of the host by
-    phase, and in another run of the device, as the profiler takes the host's time."""
+    """Microseconds of a mean step of ``run``, which returns its number of steps: of the host by
+    phase, and in another run of the device, as the profiler takes host time."""
     watch = Stopwatch()
     with watch.watching():
         steps = run()
@@ -93,8 +93,9 @@ def profiled(run: Callable[[], int]) -> dict[str, Any]:
 
 
 def device_figures(kernels: Sequence[tuple[str, float, float]], steps: int) -> dict[str, Any]:
-    """Of kernels and copies (name, start and end in microseconds) in so many steps: their number,
-    the sum of their times, the gaps in which none ran, and the longest with their shares."""
+    """For kernels and copies (name, start and end in microseconds) in that many steps: their
+    number, the sum of their times, the gaps in which none ran, and the longest with their shares.
+    """
     by_name, gaps, reached = defaultdict[str, float](float), 0.0, torch.inf
     for name, start, end in sorted(kernels, key=lambda kernel: kernel[1]):
         by_name[name] += end - start

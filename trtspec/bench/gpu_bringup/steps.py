@@ -17,10 +17,10 @@ from trtspec.llmapi.llm import LLM
 
 _PROMPT = "def main(argv):\n    "
 _FEW = 8
-"""The largest batch of what is measured at temperature 1, of long prompts and by the profiler."""
+"""The largest batch that is measured at temperature 1, with long prompts and with the profiler."""
 _POINT = ("batch", "temperature", "context")
 _COMPARED = 16
-"""Tokens in the fingerprint of a text: in 16 bits texts part sooner or later."""
+"""Tokens in the fingerprint of a text: in 16 bits texts diverge sooner or later."""
 
 
 def cases(family: Family, place: Place) -> Iterable[Case]:
@@ -43,7 +43,7 @@ chains, trees = partial(cases, CHAINS), partial(cases, TREES)
 def step(
     scale: Scale, opened: Opened, method: str, batch: int, temperature: float, context: int
 ) -> Mapping[str, Any]:
-    """A generation of that many requests, behind one that warms up; ms are of a mean step."""
+    """A generation of that many requests, after a warm-up; ms are of a mean step."""
     llm = opened(method)
     rival, prompts = Rival(method, llm), prompts_of(llm, batch, context)
     params = SamplingParams(scale.tokens, temperature=temperature, seed=7, ignore_eos=True)
@@ -79,8 +79,8 @@ def profile(scale: Scale, opened: Opened, method: str, batch: int) -> Mapping[st
 
 
 def prompts_of(llm: LLM, batch: int, context: int) -> list[list[int]]:
-    """Prompts of ``context`` tokens, or short ones, none of which begins as another does: the K/V
-    of a prefix would be shared."""
+    """Prompts of ``context`` tokens, or short ones, with distinct beginnings: the K/V of a common
+    prefix would be shared."""
     tokens = llm.tokenizer.encode(_PROMPT)
     longer = (tokens * (context // len(tokens) + 1))[:context] or tokens
     return [[100 + i, *longer[1:]] for i in range(batch)]

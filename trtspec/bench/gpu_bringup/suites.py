@@ -1,5 +1,5 @@
-"""Parts ``parity`` and ``memory``: the tests for GPUs, and compute-sanitizer over the smallest of
-them. In a rehearsal, some of those on a device that is a fake, and the kernels' emulator."""
+"""Parts ``parity`` and ``memory``: the GPU tests, and compute-sanitizer over the smallest of them.
+In a rehearsal, some of those on a fake device, and the kernels' emulator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMALL = (
 )
 _TOOLS = ("memcheck", "racecheck")
 _BAD = re.compile(r"(?:FAILED|ERROR|={9}) (?!COMPUTE-SANITIZER)")
-"""How pytest and compute-sanitizer begin a line about something that they found."""
+"""Prefixes of lines in which pytest and compute-sanitizer report a finding."""
 
 
 def parity(place: Place) -> Iterable[Case]:
@@ -58,8 +58,8 @@ def memory(place: Place) -> Iterable[Case]:
 
 
 def run(place: Place, command: Sequence[str], **variables: str) -> Mapping[str, str]:
-    """The last line that a program prints, its summary; the first thing that it found is an error.
-    The log has all it said."""
+    """The last line of a program's output, its summary; its first finding is an error. The log has
+    all output."""
     environment = python_environment(**variables)
     done = subprocess.run(command, cwd=place.root, env=environment, capture_output=True, text=True)
     said = f"{done.stdout}{done.stderr}".strip() or f"{command[0]} printed nothing"

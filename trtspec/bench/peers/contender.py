@@ -1,4 +1,4 @@
-"""Contenders: trtspec's methods and what each other engine offers beside them."""
+"""Contenders: trtspec's methods, and what each other engine offers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trtspec.speculative.options import speculative_to_dict
 
 OURS = "trtspec"
 TARGET = "model"
-"""What ``--peer_models`` calls a target in an engine's own format."""
+"""The name in ``--peer_models`` for a target in an engine's own format."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine as it is installed here: python, the interpreter that has it; models: paths in its
-    own format, of the target by `TARGET`, of a draft by its method."""
+    """An engine as installed here: python, the interpreter that has it; models: paths in its own
+    format, of the target under `TARGET`, of a draft under its method."""
 
     name: str
     python: str = PYTHON
@@ -32,8 +32,8 @@ class Peer:
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """What a round of a contender measured. tokens: of each prompt. turn_seconds: of each turn, in
-    the order of the prompts. first_seconds: of the first tokens alone, prefills that is; None: not
+    """The measurements of a contender's round. tokens: of each prompt. turn_seconds: of each turn,
+    in the order of the prompts. first_seconds: of first tokens alone, that is, prefills; None: not
     measured."""
 
     tokens: Sequence[Sequence[int]]
@@ -46,12 +46,12 @@ class MeasuredRound:
 
     @property
     def speed(self) -> float:
-        """Generated tokens a second, prefills included."""
+        """Generated tokens per second, prefills included."""
         return sum(map(len, self.tokens)) / self.seconds
 
     @property
     def decode_speed(self) -> float | None:
-        """The same without the first tokens and their time; None: not measured."""
+        """The same without first tokens and their time; None: not measured."""
         if self.first_seconds is None:
             return None
         count = sum(map(len, self.tokens)) - len(self.tokens)
@@ -60,8 +60,8 @@ class MeasuredRound:
 
 @dataclass
 class Contender:
-    """One engine and way of speculating, and what its rounds measured; failure: why it has none,
-    in its engine's own words."""
+    """One engine and way of speculating, and the measurements of its rounds; failure: why it has
+    none, in its engine's own words."""
 
     engine: str
     mode: str
@@ -87,10 +87,10 @@ class Contender:
 
 
 def read_peers(spellings: Sequence[str], models: Sequence[str], target: str) -> list[Peer]:
-    """The peers that were asked for. A spelling is ``name`` (installed beside trtspec) or
-    ``name=python``; of `models`, ``name=path`` (the target in the engine's own format) or
-    ``name.method=path`` (the draft of a method, likewise); ``target``: the folder or file that
-    trtspec reads, and every peer that can.
+    """The requested peers. A spelling is ``name`` (installed beside trtspec) or ``name=python``; in
+    `models`, ``name=path`` (the target in the engine's own format) or ``name.method=path`` (a
+    method's draft, likewise); ``target``: the folder or file that trtspec and every peer that can
+    read it use.
 
     Raises:
         ConfigError: an unknown name, a missing interpreter or file, an engine that this interpreter
@@ -127,7 +127,7 @@ def read_peers(spellings: Sequence[str], models: Sequence[str], target: str) -> 
 
 
 def installed_peers(target: str) -> list[Peer]:
-    """Those that this interpreter can import and that read the target as it is."""
+    """Peers that this interpreter can import and that read the target as it is."""
     peers = [Peer(name) for name, engine in ENGINES.items() if engine.reads(target)]
     return [peer for peer in peers if _can_import(peer)]
 
@@ -140,8 +140,8 @@ def contenders_of(
     modes: Sequence[str] = MODES,
 ) -> list[Contender]:
     """What a peer can do with these models. ``base``: model, dtype, limits; ``drafts``: folders and
-    GGUF files by method; ``lengths``: of drafts, each for every way to speculate; ``modes``: those
-    that are wanted."""
+    GGUF files by method; ``lengths``: of drafts, each for every way to speculate; ``modes``: the
+    wanted ones."""
     engine = ENGINES[peer.name]
     readable = {method: draft for method, draft in drafts.items() if engine.reads(draft)}
     given = {**readable, **peer.models}
@@ -180,7 +180,7 @@ def _check_installed(peer: Peer) -> None:
 
 
 def _can_import(peer: Peer) -> bool:
-    """Found without importing it: some take many seconds, or start threads."""
+    """Checked without importing it: some take many seconds, or start threads."""
     find = f"importlib.util.find_spec({ENGINES[peer.name].module!r})"
     # Its worker is a script, which does not look into the folder that it is started in.
     ours = "import sys; sys.path = [entry for entry in sys.path if entry]"

@@ -1,4 +1,4 @@
-"""What llama.cpp says of the next token, position by position, over ids."""
+"""llama.cpp's next-token probabilities over ids, position by position."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LAST_LINES = 5
 def peer_log_probabilities(
     python: str, model: Path, ids: Sequence[int], vocab_size: int
 ) -> list[Tensor]:
-    """Log probabilities ``[T_i, V] f32`` by windows, of a GGUF file. ``python``: an interpreter
+    """Log probabilities ``[T_i, V] f32`` by windows, from a GGUF file. ``python``: an interpreter
     with xllamacpp.
 
     Raises:
-        PeerError: it cannot be run, or fails; the text is its own.
+        PeerError: it cannot be run, or fails, with its own message.
     """
     with tempfile.TemporaryDirectory() as folder:
         told, made = Path(folder) / "ids", Path(folder) / "logits"

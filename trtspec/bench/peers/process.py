@@ -23,7 +23,7 @@ _LAST_LINES = 5
 
 
 class PeerError(TrtspecError):
-    """A peer's engine failed, or its process ended; the text is its own."""
+    """A peer's engine failed, or its process ended, with its own message."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class PeerProcess:
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int
     ) -> tuple[float, list[list[int]]]:
-        """Seconds, and the tokens of every prompt up to where it ended, the stop token left out:
-        some engines give it, others do not. PeerError if the engine fails."""
+        """Seconds, and the tokens of every prompt without the stop token, which only some engines
+        return. PeerError if the engine fails."""
         assert self._process.stdin is not None
         request = {"prompts": list(map(list, prompts)), "max_tokens": max_tokens, "seed": seed}
         try:
@@ -109,7 +109,7 @@ class PeerProcess:
         return float(answer["seconds"]), tokens
 
     def close(self) -> None:
-        """End the process, at once if it must be; idempotent."""
+        """End the process, forcibly if necessary; idempotent."""
         if self._process.stdin is not None:
             with suppress(OSError):  # it may have ended by itself
                 self._process.stdin.close()

@@ -93,7 +93,7 @@ def _figures(contender: Contender, plain: Contender, temperature: float) -> dict
 
 
 def print_point(point: Mapping[str, Any]) -> None:
-    """A table, one by kind, and the ratios that matter below them."""
+    """A table, another by kind, and the ratios that matter."""
     rows = [_cells(line) for line in point["contenders"]]
     title = f"batch {point['batch_size']}, temperature {point['temperature']:g}"
     print_table(title, HEADERS, rows)

@@ -1,4 +1,4 @@
-"""A round of peers: all interleaved by prompts, each in a fresh process."""
+"""A round of peers: all interleaved by prompts, each in a new process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trtspec.bench.runs.interleaving import turns
 
 
 class PeerRound:
-    """A contender's process in a round, and what its turns measured: an engine that learns meets
-    nothing of an earlier round."""
+    """A contender's process in a round, and the measurements of its turns; engines that learn
+    remember nothing of earlier rounds."""
 
     def __init__(
         self, contender: Contender, prompts: Sequence[Sequence[int]], seed: int, warm_up: int
     ) -> None:
-        """Start the process; ``warm_up`` tokens of the first prompts come before, untimed.
+        """Start the process; ``warm_up`` tokens of the first prompts are generated first, untimed.
 
         Raises:
             PeerError: it cannot be started, or its engine fails.
@@ -36,7 +36,7 @@ class PeerRound:
     def take_turn(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, seed: int, times_prefills: bool
     ) -> None:
-        """Serve these whole, and before for their first token alone if prefills are timed;
+        """Serve these prompts whole, preceded by their first tokens alone if prefills are timed;
         PeerError if the engine fails."""
         if times_prefills:
             self._first_seconds.append(self.process.generate(prompts, 1, seed)[0])
@@ -61,8 +61,9 @@ def run_round(
     fail: Callable[[Contender, PeerError], None],
     times_prefills: bool = True,
 ) -> None:
-    """One round, in turns of ``turn_size`` prompts. Of a contender whose engine fails ``fail`` is
-    told, which may raise; the others go on. ``times_prefills``: first tokens alone, as well."""
+    """One round, in turns of ``turn_size`` prompts. If a contender's engine fails, ``fail`` is
+    called, which may raise; the others continue. ``times_prefills``: also time first tokens alone.
+    """
     with ExitStack() as stack:
         under_way: list[PeerRound] = []
         for contender in contenders:

@@ -1,1 +1,1 @@
-"""Result files, the tables and pictures made of them, the machine and its floor."""
+"""Result files, the tables and plots made from them, the machine and its memory floor."""

@@ -1,7 +1,7 @@
 """What a machine can do at best: how fast it reads memory, and multiplies a few rows by weights.
 
 A decoding step reads every weight of its engines, and the K/V of its requests, from memory. The
-time of that reading alone is the *memory floor*; whatever reports a share of it gets it from here.
+time of that reading alone is the *memory floor*; all reported shares of it come from here.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from trtspec.ops.bandwidth import read_bandwidth
 from trtspec.ops.linear import linear, pack_linear
 
 READ_BYTES = 1 << 29
-"""What is read for a sample of the memory's speed, where there is that much to spare."""
+"""Bytes read for a bandwidth sample, if that much memory is available."""
 FOOTPRINT = 256 << 20
-"""Bytes that calls go round, so that each works on data that no cache holds."""
+"""Bytes that calls cycle through, so that each works on data outside of any cache."""
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTH = 4096
 HIGHEST_SHARE = 1.05
-"""Of the memory floor in a time, that timing alone may make of it. More tells that memory was read
-faster than it was measured to be: other work was in the way, or caches held what was read."""
+"""Highest plausible share of the memory floor in a measured time. A higher one means that memory
+was read faster than its measured bandwidth: other load disturbed the measurement, or caches held
+the data."""
 NOT_MEASURED = "floor not measured"
 
 
 @dataclass(frozen=True)
 class LinearRate:
-    """A product of ``rows`` rows with a square weight matrix that comes from memory: bytes of
-    weights and floating-point operations a second."""
+    """A product of ``rows`` rows with a square weight matrix in memory: bytes of weights and
+    floating-point operations per second."""
 
     rows: int
     bytes_per_second: float
@@ -46,20 +47,20 @@ class LinearRate:
 
 @dataclass(frozen=True)
 class Floor:
-    """A memory floor in ms, and its share of the time that was taken; None: not measured."""
+    """A memory floor in ms, and its share of the elapsed time; None: not measured."""
 
     ms: float | None
     share: float | None
 
     def to_dict(self) -> dict[str, float | None]:
-        """By the names of result files."""
+        """Under the names of result files."""
         return {"memory_floor_ms": self.ms, "memory_floor_share": self.share}
 
 
 @dataclass(frozen=True)
 class MachineRates:
-    """``read_bandwidth``: bytes a second of plain reading, by all threads (a CPU) or the whole
-    device. ``linear``: products in ``dtype``, by rising rows."""
+    """``read_bandwidth``: bytes per second of plain reading, by all threads (a CPU) or the whole
+    device. ``linear``: products in ``dtype``, by ascending rows."""
 
     device: str
     dtype: str
@@ -68,22 +69,22 @@ class MachineRates:
     linear: tuple[LinearRate, ...]
 
     def memory_seconds(self, num_bytes: float) -> float:
-        """The memory floor of what reads so much."""
+        """The memory floor for reading that many bytes."""
         return num_bytes / self.read_bandwidth
 
     def floor_of(self, num_bytes: float, seconds: float) -> Floor:
-        """The memory floor of what read so much in that time."""
+        """The memory floor for reading that many bytes in that time."""
         floor = self.memory_seconds(num_bytes)
         share = floor / seconds if seconds else 0.0
         return Floor(floor * 1e3, share) if share <= HIGHEST_SHARE else Floor(None, None)
 
     def with_bandwidth(self, read_bandwidth: float) -> MachineRates:
-        """These rates, where memory was read that fast at another time, if that is faster."""
+        """These rates, with another bandwidth sample if that is faster."""
         return replace(self, read_bandwidth=max(read_bandwidth, self.read_bandwidth))
 
     def linear_seconds(self, weight_bytes: float, rows: int) -> float:
-        """Time to multiply ``rows`` rows by weights of that size at the rates measured: between
-        two measured numbers of rows in proportion, beyond the last one as its arithmetic."""
+        """Time to multiply ``rows`` rows by weights of that size at the measured rates:
+        interpolated between measured numbers of rows, compute-bound beyond the last one."""
         points = [(rate.rows, weight_bytes / rate.bytes_per_second) for rate in self.linear]
         last_rows, last = points[-1]
         if rows >= last_rows:
@@ -110,7 +111,7 @@ class MachineRates:
 def measure_machine(
     device: str, dtype: str, rows: Sequence[int] = ROWS, seconds: float = 0.2
 ) -> MachineRates:
-    """Measure now; ``seconds`` for each product. Memory is read before them and after."""
+    """Measure now; ``seconds`` per product. Memory is read before and after."""
     kind: torch.dtype = getattr(torch, dtype)
     bandwidth = measure_bandwidth(device)
     rates = [LinearRate(*rate) for rate in linear_rates(device, kind, WIDTH, rows, seconds)]
@@ -130,8 +131,8 @@ def ms_text(ms: float | None) -> str:
 
 
 class MemorySpeed:
-    """How fast a device reads its memory: the best of samples at several times of a run. A single
-    one may fall into a busy moment, and other work only ever makes it smaller."""
+    """A device's memory bandwidth: the best of samples at several times of a run. A single sample
+    may be disturbed, and other load only ever lowers it."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.best = 0.0  # bytes a second
@@ -143,7 +144,7 @@ class MemorySpeed:
 
 
 def measure_bandwidth(device: str = "cpu") -> float:
-    """Bytes a second at which the device reads its memory, the best of several passes."""
+    """Bytes per second at which the device reads its memory, the best of several passes."""
     size = min(READ_BYTES, free_memory(device) // 4)
     if device == "cpu":
         return read_bandwidth(size)
@@ -155,8 +156,8 @@ def measure_bandwidth(device: str = "cpu") -> float:
 def linear_rates(
     device: str, dtype: torch.dtype, width: int, rows: Sequence[int], seconds: float
 ) -> list[tuple[int, float, float]]:
-    """For each number of rows: itself, bytes of weights and operations a second, of the product
-    that compiled engines make of a square layer."""
+    """For each number of rows: itself, bytes of weights and operations per second, of the product
+    of a square layer as in compiled engines."""
     size = width * width * dtype.itemsize
     weights = [torch.randn(width, width).to(dtype).to(device) for _ in range(copies(size))]
     product = _native_product if device == "cpu" else _library_product
@@ -172,8 +173,8 @@ def linear_rates(
 def seconds_per_call(
     calls: Sequence[Callable[[], object]], seconds: float, device: str = "cpu"
 ) -> float:
-    """Time of a call, going round ``calls`` for about ``seconds``: the 10th percentile, as other
-    work on the machine only ever adds."""
+    """Time of a call, cycling through ``calls`` for about ``seconds``: the 10th percentile, as
+    other load only ever adds time."""
     wait = torch.cuda.synchronize if device == "cuda" else _nothing
     for call in calls[:2]:
         call()
@@ -194,8 +195,8 @@ def seconds_per_call(
 def seconds_on_device(
     calls: Sequence[Callable[[], Tensor]], seconds: float, device: str = "cpu"
 ) -> float:
-    """As `seconds_per_call`, on CUDA without the launches, which are longer than many a kernel: the
-    calls are replayed as one graph, by the device's own clock."""
+    """Like `seconds_per_call`, on CUDA without launches, which take longer than many kernels: the
+    calls are replayed as one graph, timed by the device."""
     if device == "cpu":
         return seconds_per_call(calls, seconds)
     graph, _, _ = record(lambda: [call() for call in calls], None)
@@ -216,7 +217,7 @@ def seconds_on_device(
 
 
 def copies(size: int) -> int:
-    """How many buffers of that size make the footprint."""
+    """How many buffers of that size fill the footprint."""
     return max(2, -(-FOOTPRINT // size))
 
 

@@ -42,7 +42,7 @@ def processor() -> str:
 
 
 def instruction_sets() -> list[str]:
-    """Those of the processor that products of weights can use; none where it does not say."""
+    """Those of the processor that products of weights can use; none if unknown."""
     flags = _cpuinfo("flags").split()
     return [name for name in _INSTRUCTION_SETS if name in flags]
 
@@ -76,7 +76,7 @@ def package_version(package: str) -> str | None:
 
 def commit() -> str | None:
     """The commit of the source tree that trtspec runs from, with ``-dirty`` if it has changes; None
-    where it is no git checkout."""
+    outside of a git checkout."""
     git, root = shutil.which("git"), Path(trtspec.__path__[0]).resolve().parent
     if git is None or not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""The tables of MEASUREMENTS.md: which rows of which result file, and what they say."""
+"""The tables of MEASUREMENTS.md: which rows of which result files they show, and how."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 class Table:
     """A table of one result file (see `trtspec.bench.report.result_file.rows`).
 
-    lines: what tells its lines apart, a column each, which may join several. across: what tells its
-    columns apart; columns: these, in their order; empty: all. cell: forms of a figure, of which
-    those count that the row has. only: values of a row that are wanted.
+    lines: keys that distinguish its lines, one column each, which may join several. across: the key
+    that distinguishes its columns; columns: their values, in order; empty: all. cell: formats of a
+    figure, of which those apply that the row has values for. only: wanted values of keys.
     """
 
     file: str

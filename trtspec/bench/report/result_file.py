@@ -31,7 +31,7 @@ _HEADER = ("format", "date", "command", "commit", "machine", "versions")
 
 
 def check_output(path: Path) -> None:
-    """ConfigError if a file could not be written there: found before anything is measured."""
+    """Raise ConfigError if a file could not be written there; asked before anything is measured."""
     try:
         check_file(path)
     except OSError as error:
@@ -41,7 +41,7 @@ def check_output(path: Path) -> None:
 def make_result(
     name: str, version: int, argv: Sequence[str], packages: Sequence[str], body: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The contents of a file of the program ``name``, which was called with ``argv``, now."""
+    """The contents of a file of the program ``name``, called with ``argv``, now."""
     return {
         "format": name,
         "format_version": version,
@@ -55,7 +55,7 @@ def make_result(
 
 
 def save(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a file, or leave the old one whole. ConfigError if that cannot be done."""
+    """Write a file atomically. ConfigError if that fails."""
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     try:
         write_whole(path, text.encode())
@@ -64,7 +64,7 @@ def save(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a file; ConfigError, naming it and what is wrong, for one that is no result."""
+    """Read a file; ConfigError, naming it and the problem, if it is not a result."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The figures of a result, a row for each thing measured."""
+    """The figures of a result, one row for each measurement."""
     plain = result.get("rows", result.get("calls"))
     if plain is not None:
         return [{**result.get("common", {}), **row} for row in plain]
@@ -98,7 +98,7 @@ def rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_category(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each category, which has its speeds alone, then that of all."""
+    """A row for each category, which has only its speeds, then one for all."""
     about = {key: row[key] for key in ("engine", "method", "batch", "temperature")}
     categories = row.get("categories", {})
     parts = [{**about, "category": name, **speeds} for name, speeds in categories.items()]

@@ -14,11 +14,11 @@ if HAS_RICH := find_spec("rich") is not None:
     from rich.text import Text
 
 WIDE = 240
-"""Columns of what is no terminal, so that nothing is cut or folded in a file."""
+"""Columns of a non-terminal, so that nothing is cut or folded in a file."""
 
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """One line a row; the first column reads from the left, figures stand at the right."""
+    """One line per row; the first column is left-aligned, figures are right-aligned."""
     if not HAS_RICH:
         print(text_table(title, headers, rows))
         return

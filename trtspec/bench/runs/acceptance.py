@@ -1,7 +1,7 @@
-"""Acceptance of a speculative method over a data set, in the words that the field prints.
+"""Acceptance of a speculative method over a data set, in the field's terms.
 
 Every figure is one of `trtspec.executor.metrics`, read from `LLM.get_metrics()` for the whole run
-and from a request's own `metrics` for the groups; nothing is counted a second time here.
+and from a request's own `metrics` for groups; nothing is counted a second time here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULE = "-" * 50
 
 @dataclass(frozen=True)
 class AcceptanceReport:
-    """What a run measured. ``metrics``: `LLM.get_metrics()` after it; ``outputs`` in the order of
+    """The result of a run. ``metrics``: `LLM.get_metrics()` after it; ``outputs`` in the order of
     ``prompts``, a failed one with its error."""
 
     prompts: Sequence[BenchPrompt]
@@ -31,13 +31,13 @@ class AcceptanceReport:
 
     @property
     def failures(self) -> list[tuple[BenchPrompt, TrtspecError]]:
-        """Prompts that got no answer, such as those longer than max_seq_len."""
+        """Prompts without an answer, such as those longer than max_seq_len."""
         pairs = zip(self.prompts, self.outputs, strict=True)
         return [(prompt, output.error) for prompt, output in pairs if output.error is not None]
 
     @property
     def num_output_tokens(self) -> int:
-        """All tokens generated, those of the prefills included (which are no verify steps)."""
+        """All generated tokens, including those of prefills (which are not verify steps)."""
         return sum(len(c.token_ids) for output in self.outputs for c in output.outputs)
 
     def by_category(self) -> dict[str, SpeculativeMetrics]:
@@ -104,8 +104,8 @@ class AcceptanceReport:
 
 
 def one_for_each(params: SamplingParams, count: int) -> list[SamplingParams]:
-    """Options for so many prompts: a seed is that of the first one, each further one gets the next,
-    so that no two share their noise."""
+    """Options for that many prompts: the first gets the seed, each further one the next, so that no
+    two share their noise."""
     seed = params.seed
     return [replace(params, seed=None if seed is None else seed + i) for i in range(count)]
 
@@ -115,7 +115,7 @@ def measure(
 ) -> AcceptanceReport:
     """Generate for every prompt and report.
 
-    ``llm`` must be fresh: its metrics count from its start. Each prompt has a seed of its own, see
+    ``llm`` must be new, as its metrics count from its start. Each prompt has a seed of its own, see
     `one_for_each`.
 
     Raises:

@@ -25,8 +25,8 @@ def by_category(
     baseline: Sequence[TimedTurns],
 ) -> dict[str, dict[str, float]]:
     """tokens_per_second and speed_up (over no speculation, `baseline`) of the prompts of each
-    category: medians over the rounds. Empty where no prompt has a category, or where prompts shared
-    their turns, so that their times are not known."""
+    category: medians over the rounds. Empty if no prompt has a category, or if prompts shared their
+    turns, so that their times are unknown."""
     alone = all(len(r.turn_seconds) == len(categories) for r in (*rounds, *baseline))
     if not alone:
         return {}
@@ -42,7 +42,7 @@ def by_category(
 
 
 def print_categories(methods: Sequence[Mapping[str, Any]]) -> None:
-    """A line a category, its speed-up by each method; nothing without categories."""
+    """One line per category, with its speed-up by each method; nothing without categories."""
     names = list(methods[0]["categories"])
     if names:
         rows = [

@@ -42,8 +42,8 @@ _TOTALS = (
 
 @dataclass(frozen=True)
 class Round:
-    """What one pass over all prompts measured. totals: what the names of `LLM.get_metrics` that
-    begin with ``verify_`` grew by. turn_seconds: of each turn, in the order of the prompts."""
+    """The measurements of one pass over all prompts. totals: by how much the `LLM.get_metrics` with
+    the prefix ``verify_`` grew. turn_seconds: of each turn, in the order of the prompts."""
 
     seconds: float
     tokens: Sequence[Sequence[int]]
@@ -63,7 +63,7 @@ class Round:
 
 @dataclass
 class Entrant:
-    """A method, what opens its model, and its rounds so far."""
+    """A method, how its model is opened, and its rounds so far."""
 
     method: BenchMethod
     open: Callable[[], LLM]
@@ -71,7 +71,7 @@ class Entrant:
 
 
 class _RoundUnderWay:
-    """A contender's model in a round, and what its turns measured."""
+    """A contender's model in a round, and the measurements of its turns."""
 
     def __init__(self, contender: Entrant, prompts: Sequence[list[int]]) -> None:
         """Open the model and warm it up on the first prompts."""
@@ -115,8 +115,9 @@ def run_rounds(
     between: Callable[[], None] = lambda: None,
     turn_size: int | None = None,
 ) -> None:
-    """Give every contender so many rounds more; after each round ``between`` is called. All take
-    turns by ``turn_size`` prompts; None: by whole rounds, with one model open at a time."""
+    """Run that many further rounds of every contender; after each round ``between`` is called. They
+    are interleaved by ``turn_size`` prompts; None: by whole rounds, with one model open at a time.
+    """
     each = one_for_each(params, len(prompts))
     for number in range(rounds):
         order = contenders[:: -1 if number % 2 else 1]
@@ -153,8 +154,8 @@ def summarize(
     rates: MachineRates,
     is_promised: bool,
 ) -> dict[str, Any]:
-    """The figures of one method, under the names of `compare_report`; ``baseline``:
-    the same rounds without speculation, ``is_promised``: whether the texts must be equal."""
+    """The figures of one method, under the names of `compare_report`; ``baseline``: the same rounds
+    without speculation, ``is_promised``: whether the texts must be equal."""
     steps = {name: median(r.per_step(name) for r in rounds) for name in _TOTALS[1:]}
     step_ms = steps["verify_ms"]
     figures = {
@@ -185,7 +186,7 @@ def summarize(
 
 
 def set_floor(figures: dict[str, Any], rates: MachineRates) -> None:
-    """Set the memory floor of a method's figures; again, where rates were measured better since."""
+    """Set the memory floor of a method's figures, or update it after better rate measurements."""
     num_bytes = figures["weight_bytes_per_step"] + figures["kv_bytes_per_step"]
     figures.update(rates.floor_of(num_bytes, figures["step_ms"] / 1e3).to_dict())
 
@@ -193,7 +194,7 @@ def set_floor(figures: dict[str, Any], rates: MachineRates) -> None:
 def compare_texts(
     rounds: Sequence[Sequence[Sequence[int]]], expected: Sequence[Sequence[int]], is_promised: bool
 ) -> dict[str, Any]:
-    """Whether every round gave the expected texts, and where those that differ first did so."""
+    """Whether every round gave the expected texts, and where the others first differed."""
     divergences: dict[int, int] = {}
     for texts in rounds:
         for i, (text, wanted) in enumerate(zip(texts, expected, strict=True)):

@@ -77,7 +77,7 @@ def make_report(
 
 
 def print_point(point: Mapping[str, Any]) -> None:
-    """One table: a line a method."""
+    """One table, a line per method."""
     rows = [_cells(figures) for figures in point["methods"]]
     print_table(_title(point), HEADERS, rows)
 
@@ -99,7 +99,7 @@ def broken_promises(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write a picture: speed-up, and the milliseconds of a step, for every point.
+    """Write a plot: speed-up, and the milliseconds of a step, for every point.
 
     Raises:
         ConfigError: matplotlib is missing, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""How far a model, as it is built, is from the floats that its weights stand for, over a text."""
+"""How far a model as built diverges, over a text, from the floats that its weights represent."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from trtspec.engine.graphs import target_module
 from trtspec.models.causal_lm import CausalLM
 
 WINDOW = 512
-"""Tokens that are read together, each seeing those before it: what llama.cpp reads at once too."""
+"""Tokens that are read together, each seeing those before it; llama.cpp reads as many at once."""
 _FLOATS = "float32"
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """From the exact probabilities of the next token behind each of T positions: their KL
-    divergence ``nats [T] f64``, and whether the most probable token is the same
-    ``agrees [T] bool``."""
+    """Divergence from the exact next-token probabilities at T positions: KL ``nats [T] f64``, and
+    whether the most probable token is the same, ``agrees [T] bool``."""
 
     nats: Tensor
     agrees: Tensor
 
     @classmethod
     def of(cls, exact: Iterable[Tensor], found: Iterable[Tensor]) -> Divergence:
-        """Of log probabilities ``[T_i, V]`` by windows."""
+        """From log probabilities ``[T_i, V]`` by windows."""
         nats, agrees = [], []
         for theirs, ours in zip(exact, found, strict=True):
             wide = theirs.double()
@@ -42,7 +41,7 @@ class Divergence:
         return cls(torch.cat(nats), torch.cat(agrees))
 
     def worst(self, count: int) -> list[tuple[int, float]]:
-        """The positions that are furthest, and their nats."""
+        """The positions with the largest divergence, and their nats."""
         nats, places = self.nats.topk(min(count, len(self.nats)))
         return list(zip(places.tolist(), nats.tolist(), strict=True))
 
@@ -58,7 +57,7 @@ class Divergence:
 
 
 def exact_build() -> BuildConfig:
-    """That of the reference: the floats that a checkpoint's weights stand for, in float32."""
+    """The build of the reference: the floats that a checkpoint's weights represent, in float32."""
     return BuildConfig(_FLOATS, weight_dtype=_FLOATS)
 
 

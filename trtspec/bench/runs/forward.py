@@ -1,6 +1,6 @@
 """Single engine calls by rows, batch and context, each beside the floor of what it reads.
 
-Caches hold zeros and tokens are all the same: neither changes what a call costs.
+Caches hold zeros and all tokens are equal; neither changes a call's cost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ TARGET = "target"
 
 @dataclass(frozen=True)
 class CallShape:
-    """One kind of call. rows: of each request, the root and a chain of drafts to verify, or the
-    accepted rows that a rollout, or its first step alone, begins with; batch: requests; context:
+    """One kind of call. rows: per request, the root and a chain of drafts to verify, or the
+    accepted rows with which a rollout, or its first step alone, begins; batch: requests; context:
     committed tokens of each."""
 
     kind: str
@@ -51,9 +51,8 @@ class CallShape:
 
 @dataclass(frozen=True)
 class CallTime:
-    """What a call took, in seconds, and the bytes that it had to read. engine: whose call it is,
-    "target" or the folder of a draft. processor_seconds: of all threads together, which others on
-    the machine hardly change."""
+    """The seconds of a call, and the bytes that it had to read. engine: "target" or the folder of a
+    draft. processor_seconds: of all threads together, which other load hardly affects."""
 
     engine: str
     shape: CallShape
@@ -96,7 +95,8 @@ class ForwardBench:
         self._target, self._drafts = runtime.target, runtime.drafts
 
     def measure(self, shape: CallShape, seconds: float) -> list[CallTime]:
-        """Time one kind of call, of every engine that makes it, each for about so many seconds."""
+        """Time one kind of call, for every engine that makes it, for about that many seconds
+        each."""
         if shape.kind == VERIFY:
             return [self._time(TARGET, self._target, self._verify(shape), shape, seconds)]
         return [
@@ -157,8 +157,8 @@ class ForwardBench:
 
 def row_of(found: CallTime, rates: MachineRates) -> dict[str, Any]:
     """The call as plain JSON values: its engine and shape, ``ms``, ``processor_ms`` of all threads
-    together, the ``memory_floor_ms`` of what it reads and its share, and ``linear_ms``: what its
-    weights take at the rates of plain products."""
+    together, the ``memory_floor_ms`` of what it reads and its share, and ``linear_ms``: the time of
+    its weights at the rates of plain products."""
     floor = rates.floor_of(found.weight_bytes + found.kv_bytes, found.seconds)
     rows = found.shape.rows * found.shape.batch
     return {

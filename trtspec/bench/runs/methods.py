@@ -1,4 +1,4 @@
-"""Speculative methods as a benchmark is told them: short spellings, JSON, or all that fit."""
+"""Speculative methods as benchmarks take them: short spellings, JSON, or all that fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ADAPTIVE = "+adaptive"
 
 @dataclass(frozen=True)
 class BenchMethod:
-    """A contender: how it is called in tables, and its config (None: no speculation)."""
+    """A contender: its name in tables, and its config (None: no speculation)."""
 
     name: str
     config: DecodingConfig | None
@@ -38,7 +38,7 @@ class BenchMethod:
 
 
 def fitting_methods(drafts: Sequence[FoundDraft]) -> list[BenchMethod]:
-    """No speculation, what needs no draft, and usual shapes for each draft."""
+    """No speculation, methods that need no draft, and usual settings for each draft."""
     free = [each for each in methods().values() if not _has_draft(each.name)]
     spellings = [spelling for method in free for spelling in method.usual]
     for method in dict.fromkeys(draft.method for draft in drafts):
@@ -53,16 +53,16 @@ def usual_methods(drafts: Sequence[FoundDraft]) -> list[BenchMethod]:
 
 
 def read_methods(spellings: Sequence[str], drafts: Sequence[FoundDraft]) -> list[BenchMethod]:
-    """What was asked for, behind no speculation, which all are compared with.
+    """The requested methods, after no speculation, with which all are compared.
 
-    A spelling is ``method:K`` (a chain) or ``method:k,D,N`` (a tree), with ``+adaptive`` behind it
+    A spelling is ``method:K`` (a chain) or ``method:k,D,N`` (a tree), with the suffix ``+adaptive``
     for as much as pays; ``auto``, or ``auto:method`` with the draft for one; or the JSON of a
-    speculative config, which goes by its method's name if no other JSON has the same. Where it
-    names no draft, it stands for every draft that is made for its method.
+    speculative config, named after its method unless another JSON has the same. If it names no
+    draft, it stands for every draft that is made for its method.
 
     Raises:
-        ConfigError: a spelling that is none, options that do not fit, no draft for a method, or
-            the same one twice.
+        ConfigError: an invalid spelling, options that do not fit, no draft for a method, or a
+            duplicate.
     """
     found = [BenchMethod(NONE, None)]
     wanted = [(text, _read(text)) for text in spellings if not _is_none(text)]
@@ -104,7 +104,7 @@ def _is_json(text: str) -> bool:
 
 
 class _Wanted(NamedTuple):
-    """A speculative config, and the method whose drafts it is to be given; None: of none."""
+    """A speculative config, and the method whose drafts it takes; None: none."""
 
     options: Mapping[str, Any]
     draft_method: str | None
@@ -143,7 +143,7 @@ def _read(text: str) -> _Wanted:
 def _drafts_for(
     text: str, method: str | None, drafts: Sequence[FoundDraft]
 ) -> list[FoundDraft | None]:
-    """The drafts for a method; None for what needs none."""
+    """The drafts for a method; None if it needs none."""
     config = methods()[method].options if method else None
     if method is None or config is None or not issubclass(config, TreeDecodingConfig):
         return [None]

@@ -1,4 +1,4 @@
-"""The same prompts without speculation and with it: texts, figures, and why one gained nothing."""
+"""The same prompts with and without speculation: texts, figures, and why one gained nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEW_ACCEPTED = 1.05  # tokens a step
 class Run:
     """The outputs of one engine, with speculation or without, and its figures.
 
-    seconds: of each turn. metrics: of `get_metrics` those in `PARTS` and ``num_engine_steps``.
+    seconds: of each turn. metrics: those of `get_metrics` in `PARTS`, and ``num_engine_steps``.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def add(self, outputs: Sequence[RequestOutput], seconds: float) -> None:
-        """What some of the prompts gave in a turn."""
+        """Add the outputs of a turn."""
         self.outputs += outputs
         self.seconds.append(seconds)
 
@@ -60,7 +60,7 @@ class Run:
         return sum(self.per_step(part) for part in PARTS)
 
     def over(self, other: Run) -> list[float]:
-        """How many times faster it was than the other, in each turn."""
+        """The speed relative to the other, in each turn."""
         return [b / a for a, b in zip(self.seconds, other.seconds, strict=True)]
 
 
@@ -70,9 +70,9 @@ def side_by_side(
     prompts: list[str],
     size: int,
 ) -> list[Run]:
-    """Ask engines, by the names of their runs, for ``size`` prompts at a time. With less than all
-    of them the engines are open together and interleaved, so that a slow moment of the machine hits
-    all. No prompt comes twice: some drafters learn from earlier answers."""
+    """Ask engines, by the names of their runs, ``size`` prompts at a time. With fewer than all
+    prompts the engines are open together and interleaved, so that a slow moment hits all. No prompt
+    occurs twice, since some drafters learn from earlier answers."""
     runs = [(Run(name), make) for name, make in opened.items()]
     for group in [runs] if size < len(prompts) else [[run] for run in runs]:
         with ExitStack() as stack:
@@ -134,7 +134,7 @@ def report(runs: list[Run], prompts: Sequence[str]) -> bool:
 
 
 def gain_of_prompt(base: Run, run: Run, index: int) -> str:
-    """How much faster a prompt was that had a turn of its own, and why or why not, in a line."""
+    """In a line, how much faster a prompt with a turn of its own was, and why or why not."""
     metrics = run.outputs[index].metrics
     gain = run.over(base)[index]
     if gain > NO_GAIN:

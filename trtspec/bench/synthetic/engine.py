@@ -1,5 +1,5 @@
-"""Engines of synthetic checkpoints: compiled as all are, with weights that are made on the device
-when they are opened, and lie in no file."""
+"""Engines of synthetic checkpoints: compiled like all others, with weights that are generated on
+the device when they are opened, and are in no file."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def synthetic_engine(
     speculation: Mapping[str, Any] | DecodingConfig | None,
     **options: Any,
 ) -> Path:
-    """The engine folder of a model at other sizes, and of its drafts, in the user's cache folder;
-    built if it is not there. ``options``: those of `LLM`.
+    """The engine folder of a model at other sizes, and of its drafts, in the user's cache folder,
+    built if necessary. ``options``: those of `LLM`.
 
     Raises:
-        ConfigError: the model does not fit into the sizes, or is none of `Synthetic`'s kind.
+        ConfigError: the model does not fit into the sizes, or is not of `Synthetic`'s kind.
         CheckpointError, BuildError: see `build`.
     """
     wanted = parse_speculative_config(speculation)
@@ -71,13 +71,13 @@ def open_llm(folder: Path, speculation: Any, **options: Any) -> LLM:
 
 
 def source_of(folder: Path, engine: EngineConfig) -> ModelConfig:
-    """The target that an engine's drafts were made for; of a synthetic one it is the small one."""
+    """The target that an engine's drafts were made for; for a synthetic one, the small model."""
     recipe = _recipe(folder)
     return target_config(Path(recipe["target"])) if recipe else engine.target
 
 
 def weights_of(folder: Path, engine: EngineConfig) -> WeightReader | None:
-    """What makes the weights of a synthetic engine; None for a folder that has them in files."""
+    """Makes the weights of a synthetic engine; None for a folder that has them in files."""
     recipe = _recipe(folder)
 
     def read(name: str, device: str) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ class SyntheticLLM(LLM):
 
 
 def _recipe(folder: Path) -> dict[str, Any]:
-    """What a synthetic engine's weights are made of; nothing for another."""
+    """What a synthetic engine's weights are made from; empty for another engine."""
     file = folder / RECIPE
     return dict(json.loads(file.read_text())) if file.is_file() else {}
 
@@ -115,7 +115,7 @@ def _write(recipe: Mapping[str, Any], plan: BuildPlan, folder: Path) -> None:
 def _made(
     engine: EngineConfig, recipe: Mapping[str, Any], name: str, device: str
 ) -> dict[str, Tensor]:
-    """The weights of a network of the engine, as a weight file has them."""
+    """The weights of a network of the engine, as a weight file would have them."""
     source = _same(load_target(Path(recipe["target"])), engine.fingerprints[TARGET])
     wide, kept = (
         Synthetic(source.config, Sizes(**recipe["sizes"])),
@@ -138,7 +138,7 @@ def _made(
 
 
 def _same(source: Any, fingerprint: str) -> Any:
-    """The source, if it is what the engine was made of; else EngineError."""
+    """The source, if the engine was made from it; else EngineError."""
     if source.fingerprint != fingerprint:
         raise EngineError(
             f"{source.path} has fingerprint {source.fingerprint}, the synthetic engine was made of "

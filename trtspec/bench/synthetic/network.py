@@ -1,5 +1,5 @@
-"""A dense decoder, or a head over its states, at other sizes: its config, and tensors as they are
-asked for."""
+"""A dense decoder, or a head over its hidden states, at other sizes: its config, and tensors on
+demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRITE = {"attn.o.weight", "mlp.down.weight"}
 @dataclass(frozen=True)
 class Synthetic:
     """A dense decoder at other ``sizes``; ConfigError if it does not fit into them, or has parts
-    whose function would change. The layers that are added compute, and add nothing."""
+    whose function would change. Added layers compute, and contribute nothing."""
 
     source: ModelConfig
     sizes: Sizes
@@ -93,7 +93,7 @@ class Synthetic:
 
     @property
     def places(self) -> list[int]:
-        """Where the source's layers come, at even distances."""
+        """Where the source's layers are placed, evenly spaced."""
         count = self.source.num_layers
         return [i * self.sizes.num_layers // count for i in range(count)]
 
@@ -115,7 +115,7 @@ class Synthetic:
         )
 
     def beside(self, network: Any) -> Synthetic:
-        """The decoder of a head over the source's states, with as many layers as that has;
+        """The decoder of a head over the source's hidden states, with as many layers as that has;
         ConfigError for another draft."""
         if not isinstance(network, StateReader) or not network.own_head:
             raise ConfigError(
@@ -149,10 +149,10 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class SyntheticTensors(Mapping[str, Tensor]):
-    """The tensors of a decoder, or of a head beside it (``is_head``), by internal names, each made
-    on the device when it is asked for and not kept.
+    """The tensors of a decoder, or of a head beside it (``is_head``), by internal names, each
+    generated on the device on demand and not kept.
 
-    source: those of the small network. The random ones depend on name and device alone.
+    source: those of the small network. The random ones depend only on name and device.
     CheckpointError for a source with tensors of another kind.
     """
 
@@ -244,7 +244,7 @@ class SyntheticTensors(Mapping[str, Tensor]):
 
 
 def _require_plain(config: ModelConfig) -> None:
-    """ConfigError for a decoder with parts whose function would change."""
+    """Raise ConfigError for a decoder with parts whose function would change."""
     spec = config.layers.specs[0]
     own, dense, heads = attention_of(spec), dense_of(spec), HeadSpec(tied=config.head.tied)
     kept = ("num_heads", "num_kv_heads", "head_dim", "rope", "rotary_dim", "interleaved", "scale")

@@ -1,4 +1,4 @@
-"""Sizes of synthetic checkpoints: those of real models, or any that are given."""
+"""Sizes of synthetic checkpoints: those of real models, or any others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trtspec.config.strict import strict_config
 @strict_config()
 @dataclass(frozen=True)
 class Sizes:
-    """A decoder's sizes. ``query_size`` and ``kv_size`` are heads times head dimension, as the head
-    dimension stays that of the source. vocab_size: None: the source's own. A head over the target's
-    states has these sizes and layers of its own; draft_vocab_size: rows of its vocabulary, None:
-    the source's."""
+    """A decoder's sizes. ``query_size`` and ``kv_size`` are heads times head dimension, which stays
+    that of the source. vocab_size: None: the source's own. A head over the target's hidden states
+    has these sizes and layers of its own; draft_vocab_size: rows of its vocabulary, None: the
+    source's."""
 
     hidden_size: int
     num_layers: int

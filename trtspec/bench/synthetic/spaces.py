@@ -30,8 +30,8 @@ CONSTANT, CONSTANT_GAIN = 2.0**-14, 2.0**15
 
 @dataclass(frozen=True)
 class Axis:
-    """How one dimension of a weight lies in a larger one: ``places[i]`` is where index i lies; what
-    is ``zero`` has zero weights, and what is neither has random ones."""
+    """How one dimension of a weight maps into a larger one: ``places[i]`` is the place of index i;
+    ``zero`` indices have zero weights, all others random ones."""
 
     wide: int
     places: Tensor
@@ -39,7 +39,7 @@ class Axis:
 
     @classmethod
     def at(cls, places: Tensor, wide: int, silent: bool = False) -> Axis:
-        """``places [size] i64``; all else is zero if ``silent``, else random."""
+        """``places [size] i64``; all else is zero if ``silent``, otherwise random."""
         others = torch.ones(wide, dtype=torch.bool)
         others[places] = False
         return cls(wide, places, others.nonzero().flatten() if silent else places[:0])
@@ -47,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class HiddenSpace:
-    """The hidden vectors of a network and of its larger one; has_constant: see the module."""
+    """The hidden vectors of a network and of its larger version; has_constant: see the module."""
 
     size: int
     wide: int
@@ -77,7 +77,8 @@ class HiddenSpace:
         return Axis(count * self.wide, places, (starts + self.size)[: count * self.has_constant, 0])
 
     def norm(self, weight: Tensor, constant: float = 0.0) -> Tensor:
-        """A norm's weight ``[H]`` -> ``[H']``. constant: that of the constant, if there is one."""
+        """A norm's weight ``[H]`` -> ``[H']``. constant: the weight of the constant, if there is
+        one."""
         wide = weight.new_zeros(self.wide)
         wide[: self.size] = weight * self.ratio**-0.5
         if self.has_constant:

@@ -11,11 +11,11 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class PeerEngine:
-    """One of them.
+    """One engine.
 
-    title: its own name. module: by which it is found installed. modes: see `protocol.Job`; ways to
-    decode that need no draft. draft_modes: those with one, each called as our method that takes the
-    same draft. own_format: it reads no Hugging Face folders, but what this is made with. gguf: it
+    title: its own name. module: by which an installation is found. modes: see `protocol.Job`; ways
+    to decode that need no draft. draft_modes: those with one, named like our method that takes the
+    same draft. own_format: it reads no Hugging Face folders, only what this tool makes. gguf: it
     reads GGUF files.
     """
 
@@ -27,7 +27,7 @@ class PeerEngine:
     gguf: bool = False
 
     def reads(self, model: str) -> bool:
-        """Whether it can take a checkpoint as it is: a GGUF file, or else a Hugging Face folder."""
+        """Whether it can read a checkpoint as it is: a GGUF file, or a Hugging Face folder."""
         return self.gguf if model.lower().endswith(".gguf") else self.own_format is None
 
 

@@ -38,7 +38,7 @@ class Job:
 
 
 def one_by_one(answer):
-    """Of what answers one prompt, what answers all, one after another."""
+    """From a function that answers one prompt, one that answers all, one after another."""
     return lambda prompts, max_tokens, seed: [answer(ids, max_tokens, seed) for ids in prompts]
 
 
