@@ -1,4 +1,4 @@
-"""The short causal convolution that mixers with a state have before it."""
+"""The short causal convolution in front of mixers with a recurrent state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CausalConv(nn.Module):
         return causal_conv(x, self.weight, self.bias, tail, kept, walk)
 
     def load(self, tensors: Weights, name: str) -> None:
-        """Fill from ``{name}.weight [C, 1, W]`` and ``{name}.bias [C]``."""
+        """Load from ``{name}.weight [C, 1, W]`` and ``{name}.bias [C]``."""
         self.weight.copy_(read_tensor(tensors, f"{name}.weight").squeeze(1).t())
         if self.bias is not None:
             self.bias.copy_(read_tensor(tensors, f"{name}.bias"))

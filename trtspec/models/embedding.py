@@ -1,4 +1,4 @@
-"""The embedding of tokens."""
+"""The token embedding."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from trtspec.formats.stored import StoredWeight
 
 
 class Embedding(nn.Module):
-    """Token embedding ``[V, H]`` whose rows lie in a `WeightFormat`: the buffers are those of it,
-    of floats ``weight [V, H]``. ``rounding`` says how far the format changed the rows, once they
-    are loaded."""
+    """Token embedding ``[V, H]`` with rows in a `WeightFormat`: its buffers are the format's, for
+    floats ``weight [V, H]``. ``rounding`` is the format's error, once the rows are loaded."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class Embedding(nn.Module):
         return self.format.rows(self._buffers_of_rows, ids, self.hidden, self.dtype)
 
     def load(self, tensors: Weights, name: str) -> None:
-        """Fill it from the checkpoint's weight of that internal name.
+        """Load the checkpoint's weight of that internal name.
 
         Raises:
             CheckpointError: it is missing, or has values that the format cannot hold.
@@ -54,5 +53,5 @@ class Embedding(nn.Module):
 
 
 def rounded_scale(scale: float, dtype: torch.dtype) -> float:
-    """A factor on rows of an embedding, rounded as they are: Gemma was trained with such a one."""
+    """A factor on embedding rows, rounded like them: Gemma was trained with such a factor."""
     return float(torch.tensor(scale, dtype=dtype, device="cpu"))

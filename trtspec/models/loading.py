@@ -1,4 +1,4 @@
-"""Filling networks from a checkpoint's tensors by internal names."""
+"""Loads networks from a checkpoint's tensors by internal names."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FUSED = {
     "ba": ("b", "a"),
     "gate_up": ("gate", "up"),
 }
-"""Which checkpoint tensors a fused layer holds, in the order of its outputs."""
+"""Which checkpoint tensors a fused layer holds, in output order."""
 _ALONE = (
     "norm.weight", "norm.bias", "choice_bias", "output_scale", "attn.sinks", "a_log", "dt_bias",
     "attn.skip", FIRST_EXPERT,
 )  # fmt: skip
-"""How the names of buffers end that belong to no linear layer."""
+"""Suffixes of the names of buffers outside of linear layers."""
 
 
 def load_linear(linear: Linear, tensors: Weights, sources: Sequence[str]) -> None:
-    """Fill a linear layer from ``{source}.weight`` of each source, in the order of its outputs, and
+    """Load a linear layer from ``{source}.weight`` of each source, in output order, and
     ``{source}.bias`` if it has biases.
 
     Raises:
@@ -44,7 +44,7 @@ def load_linear(linear: Linear, tensors: Weights, sources: Sequence[str]) -> Non
 
 
 def load_experts(layer: ExpertLinear, tensors: Weights, place: str, parts: Sequence[str]) -> None:
-    """Fill the layer of each expert e from ``{place}.{e}.{part}.weight`` of each part, and biases.
+    """Load the layer of each expert e from ``{place}.{e}.{part}.weight`` of each part, and biases.
 
     Raises:
         CheckpointError: see `load_linear`.
@@ -58,7 +58,7 @@ def load_experts(layer: ExpertLinear, tensors: Weights, place: str, parts: Seque
 
 
 def load_layers(layers: nn.ModuleList, tensors: Weights) -> None:
-    """Fill the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
+    """Load the norms and linear layers of decoder layers from tensors named ``layers.{i}.*``."""
     for buffer_name, buffer in layers.named_buffers():
         if buffer_name.endswith(_ALONE):
             buffer.copy_(read_tensor(tensors, f"layers.{buffer_name}"))

@@ -21,7 +21,7 @@ from trtspec.models.norm import make_norm
 
 class PerLayerEmbedding(nn.Module):
     """What all layers are given of a token, see `PerLayerSpec`. Names in the ``state_dict``:
-    ``embed.P``, of floats ``embed.weight [V, L * P]``, ``projection.P``, ``norm.weight``."""
+    ``embed.P``, for floats ``embed.weight [V, L * P]``, ``projection.P``, ``norm.weight``."""
 
     def __init__(
         self, config: ModelConfig, spec: PerLayerSpec, dtype: torch.dtype, formats: NetworkFormats
@@ -39,7 +39,8 @@ class PerLayerEmbedding(nn.Module):
         self.scale = rounded_scale(spec.scale, dtype)
 
     def forward(self, input_ids: Tensor, x: Tensor) -> list[Tensor]:
-        """For each layer ``[T, P]``, of ``input_ids [T] i64`` and their embeddings ``x [T, H]``."""
+        """For each layer ``[T, P]``, from ``input_ids [T] i64`` and their embeddings ``x [T,
+        H]``."""
         size = self.spec.size
         if self.lacks_rows:
             input_ids = torch.where(input_ids < self.rows, input_ids, 0)
@@ -49,7 +50,7 @@ class PerLayerEmbedding(nn.Module):
         return list(given.unbind(1))
 
     def load(self, tensors: Weights) -> None:
-        """Fill it from a checkpoint's tensors; CheckpointError if it lacks one."""
+        """Load from a checkpoint's tensors; CheckpointError if one is missing."""
         self.embed.load(tensors, PER_LAYER + EMBEDDING)
         load_linear(self.projection, tensors, [PER_LAYER + "projection"])
         for name, buffer in self.norm.named_buffers():

@@ -1,4 +1,4 @@
-"""RankWeights: what one rank reads of a checkpoint."""
+"""RankWeights: what one rank reads from a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WEIGHT, _BIAS = ".weight", ".bias"
 
 
 class _Place(NamedTuple):
-    """One of so many ranks."""
+    """One rank of several."""
 
     rank: int
     ranks: int
@@ -33,7 +33,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cut:
-    """A rank's part of a tensor: runs of it along ``dim``, each of a first place and a size."""
+    """A rank's part of a tensor: runs along ``dim``, each with a first index and a size."""
 
     dim: int
     runs: tuple[tuple[int, int], ...]
@@ -43,9 +43,9 @@ class _Cut:
     def of(
         cls, whole: Shape, own: Shape, place: _Place, sections: Sequence[tuple[int, int]]
     ) -> _Cut | None:
-        """That of a tensor by its shapes in the model and in a rank; None: all ranks have it.
-        Several ranks may have the same part, of few heads of keys. ``sections``: sizes there and
-        here of what lies side by side in it; empty: it is one thing."""
+        """The part given a tensor's shapes in the model and on a rank; None: replicated. Several
+        ranks may have the same part, if there are few key heads. ``sections``: sizes in the model
+        and on a rank of what is fused in it; empty: nothing is fused."""
         if whole == own:
             return None
         (dim,) = (i for i, sizes in enumerate(zip(whole, own, strict=True)) if len(set(sizes)) > 1)
@@ -58,11 +58,11 @@ class _Cut:
 
     @classmethod
     def of_vocabulary(cls, tokens: int, rows: int, rank: int) -> _Cut:
-        """That of a matrix with a row for each token, of which ranks have as many."""
+        """The part of a matrix with a row per token, evenly split."""
         return cls(0, ((rank * rows, rows),), tokens)
 
     def taken(self, tensor: Tensor, dim: int) -> Tensor:
-        """The part, along that dimension; for places behind the end the last one again."""
+        """The part along that dimension; indices beyond the end repeat the last one."""
         if len(self.runs) == 1 and sum(self.runs[0]) <= self.whole:
             return tensor.narrow(dim, *self.runs[0])
         places = [torch.arange(start, start + size) for start, size in self.runs]
@@ -122,10 +122,10 @@ class Source(Protocol):
 
 
 class RankWeights(Generic[C]):
-    """A checkpoint as rank ``rank`` reads it, of the network that ``config`` says a rank has: each
-    tensor of its decoders that is smaller there is cut where they differ, and experts are counted
-    from the rank's first one; all ranks have the others. Of biases that would be summed over the
-    ranks the first rank has the values, the others zeros."""
+    """A checkpoint as rank ``rank`` reads it, for the network that ``config`` describes: each
+    decoder tensor that is smaller there is cut along the dimension that differs, and experts are
+    counted from the rank's first one; all others are replicated. Biases that would be summed over
+    the ranks are kept on the first rank, and zero on the others."""
 
     def __init__(self, checkpoint: Source, config: C, rank: int) -> None:
         self.config: C = config
@@ -195,7 +195,7 @@ class _RankTensors(Mapping[str, Weight]):
 
 
 def _sections(name: str, whole: ModelConfig, own: ModelConfig) -> list[tuple[int, int]]:
-    """Sizes in the model and in a rank of what lies side by side in a tensor."""
+    """Sizes in the model and on a rank of what is fused in a tensor."""
     place, _, rest = name.partition(".")
     layer, _, part = rest.partition(".")
     if place != "layers" or not part.startswith("attn."):

@@ -1,4 +1,4 @@
-"""Ranks: what a network that is split over processes asks of the others."""
+"""Ranks: how a network that is split over processes communicates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from trtspec.formats.stored import read_tensor
 from trtspec.ops.collectives import all_gather, all_reduce
 
 GROUP = "ranks.group"
-"""The name in the ``state_dict`` of a network of what a process puts in when it opens it."""
+"""The ``state_dict`` name of the group handle, which each process sets when it opens the
+network."""
 RANK = "rank"
-"""The name in a rank's tensors of its number."""
+"""The name of a rank's number among its tensors."""
 
 
 class Exchange(NamedTuple):
-    """What the ranks of a network exchange in a call: ``sums`` of ``row_bytes`` a row,
-    ``norm_sums`` of a number a row, and behind these ``logits_bytes`` of each row whose logits are
+    """What the ranks of a network exchange in a call: ``sums`` of ``row_bytes`` per row,
+    ``norm_sums`` of one number per row, and then ``logits_bytes`` for each row whose logits are
     wanted."""
 
     sums: int
@@ -31,8 +32,8 @@ class Exchange(NamedTuple):
 
 
 def exchanged(config: ModelConfig, dtype: torch.dtype) -> Exchange:
-    """That of a network of ``dtype``: one sum for the embeddings and two for a layer, or one where
-    its parts are parallel."""
+    """The exchange of a network of ``dtype``: one sum for the embeddings and two per layer, or one
+    if its parts are parallel."""
     sums = sum(1 if layer.parallel else 2 for layer in config.layers)
     norms = sum(layer.mixer.norms_over_ranks for layer in config.layers)
     logits = config.draft_vocab_size * torch.float32.itemsize
@@ -41,7 +42,7 @@ def exchanged(config: ModelConfig, dtype: torch.dtype) -> Exchange:
 
 class Ranks(nn.Module):
     """The collectives of a network. Names in the ``state_dict``: ``group [1, 1] i64``, a
-    `RankGroup`, and ``rank [1, 1] i64``. All ranks run the same graph, so what sets them apart are
+    `RankGroup`, and ``rank [1, 1] i64``. All ranks run the same graph and differ only in these
     values."""
 
     group: Tensor
@@ -60,39 +61,40 @@ class Ranks(nn.Module):
         return all_reduce(x, self.group)
 
     def mean_square(self, x: Tensor) -> Tensor:
-        """Of rows ``x [T, n]`` that are shared out over the ranks, each of which has as many
-        elements: the mean of all their squares ``[T, 1] f32``. Each rank's is summed as in the
-        whole row, then those of the ranks in their order."""
+        """For rows ``x [T, n]`` that are split evenly over the ranks: the mean of all squares ``[T,
+        1] f32``. Each rank's part is summed as in the whole row, then those of the ranks in order.
+        """
         own = x.float().pow(2).mean(-1, keepdim=True)
         return self.sum(own) / self.count
 
     def rows(self, read: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
-        """Rows of the embedding ``[T, H]`` of ``ids [T] i64``, by what reads this rank's."""
+        """Embedding rows ``[T, H]`` for ``ids [T] i64``, given a function that reads this rank's
+        rows."""
         own = ids - self.rank[0] * self.embedding_rows
         is_own = (own >= 0) & (own < self.embedding_rows)
         found = read(torch.where(is_own, own, 0))
         return self.sum(torch.where(is_own.unsqueeze(-1), found, 0))
 
     def columns(self, logits: Tensor, width: int) -> Tensor:
-        """Logits ``[R, width] f32`` of this rank's rows of the head and those of all others."""
+        """Logits ``[R, width] f32`` of all ranks' head rows."""
         return all_gather(logits, self.group, width)
 
     def own(self, of_tokens: Tensor) -> Tensor:
-        """Of a vector with an element for each row of a head, a rank's part; see `rows_of_rank`."""
+        """A rank's part of a vector with an element for each row of a head; see `rows_of_rank`."""
         rows = rows_of_rank(len(of_tokens), self.count)
         places = self.rank[0] * rows + torch.arange(rows)
         return of_tokens[places.clamp(max=len(of_tokens) - 1)]
 
     def load(self, tensors: Weights) -> None:
-        """Fill it from a rank's tensors."""
+        """Load from a rank's tensors."""
         self.rank.copy_(read_tensor(tensors, RANK))
 
 
 def added(
     part: Callable[..., Tensor], residual: Tensor, ranks: Ranks | None, kept: Tensor | None = None
 ) -> Tensor:
-    """The sum of ``residual [T, H]`` and of what a part of a layer makes, which adds it itself as
-    long as it is not split. ``kept [R] i64``: the rows that it makes, if not all."""
+    """The sum of ``residual [T, H]`` and the output of a layer's part, which adds it itself unless
+    it is split. ``kept [R] i64``: the rows that it computes, if not all."""
     if ranks is None:
         return part(residual=residual)
     return (residual if kept is None else residual[kept]) + ranks.sum(part(residual=None))

@@ -1,4 +1,4 @@
-"""How a draft network reads and guesses tokens: embedding and head, its own or borrowed."""
+"""How a draft network embeds and predicts tokens: embedding and head, its own or borrowed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtspec.models.ranks import Ranks
 
 
 class VocabularyConfig(Protocol):
-    """What `DraftVocabulary` asks of a network's shape."""
+    """What `DraftVocabulary` needs to know about a network's shape."""
 
     @property
     def decoder(self) -> ModelConfig: ...
@@ -149,8 +149,8 @@ class DraftVocabulary(nn.Module):
             self.embed.load(tensors, f"{EMBEDDING}.weight")
 
     def load_head(self, tensors: Weights, target: Weights) -> None:
-        """Fill a head of its own, once ``token_map`` is filled. ``target`` holds the target
-        checkpoint's tensors by internal names; a cut head takes its rows from there.
+        """Load a head of its own, after ``token_map``. ``target`` holds the target checkpoint's
+        tensors by internal names; a cut head takes its rows from there.
 
         Raises:
             CheckpointError: the tensor is missing.
@@ -167,5 +167,5 @@ class DraftVocabulary(nn.Module):
 
 
 def _head(target: Weights) -> str:
-    """The name, less ``.weight``, of the weight that a target's head is filled from."""
+    """The name, without ``.weight``, of the weight that a target's head is loaded from."""
     return "head" if "head.weight" in target else EMBEDDING

@@ -41,7 +41,7 @@ class HiddenStateNetwork(DraftVocabulary):
 
     @torch.no_grad()
     def load_weights(self, checkpoint: HiddenStateSource, target: Weights) -> None:
-        """Fill every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
+        """Load every buffer of the draft's own from its checkpoint. ``target``: see `load_head`.
 
         Raises:
             CheckpointError: made for another config, or a tensor is missing.

@@ -120,8 +120,8 @@ class MtpModules(ModuleStack):
         return [within(f"modules.{i}.", read) for i in modules for read in one]
 
     def load_weights(self, checkpoint: ModulesSource, target: Weights) -> None:
-        """Fill every buffer of the modules' own from their checkpoint, whose further modules, if it
-        has more, are left out. ``target``: see `EagleDraft.load_weights`.
+        """Load every buffer of the modules' own from their checkpoint, ignoring its further
+        modules. ``target``: see `EagleDraft.load_weights`.
 
         Raises:
             CheckpointError: made for another config, or a tensor is missing.
@@ -132,8 +132,7 @@ class MtpModules(ModuleStack):
 
 
 class _Within(Mapping[str, Weight]):
-    """The tensors whose names begin with a prefix, by the rest of their names; read when asked
-    for."""
+    """The tensors whose names begin with a prefix, by the rest of their names; loaded on demand."""
 
     def __init__(self, tensors: Weights, prefix: str) -> None:
         self._tensors, self._prefix = tensors, prefix
