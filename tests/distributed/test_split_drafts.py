@@ -22,7 +22,6 @@ from trtspec.models.rows import PackedRows
 from trtspec.ops.collectives import RankGroup
 
 from ..e2e.every_method import METHODS, VARIANTS
-from ..e2e.families import family_model
 from ..e2e.helpers import TinyModels
 
 BUILD: dict[str, Any] = {"backend": "eager", "dtype": "float32", "skip_tokenizer_init": True}
@@ -101,13 +100,6 @@ def test_other_numbers_of_ranks_are_refused(models: TinyModels) -> None:
     words = "draft_tensor_parallel_size is 2, tensor_parallel_size 4: .* write 4 or 1"
     with pytest.raises(ConfigError, match=words):
         build(models.folder("llama"), asked, tensor_parallel_size=4, **BUILD)
-
-
-def test_drafts_with_states_are_refused_by_name(tmp_path: Path) -> None:
-    family_model("qwen3_5").save_pretrained(tmp_path)
-    asked = {"method": "self", "num_speculative_tokens": 2, "draft_tensor_parallel_size": 2}
-    with pytest.raises(ConfigError, match="the draft has layers that keep states"):
-        build(tmp_path, asked, tensor_parallel_size=2, **BUILD)
 
 
 def test_heads_without_layers_are_refused_by_name(models: TinyModels, tmp_path: Path) -> None:

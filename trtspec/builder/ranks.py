@@ -15,7 +15,6 @@ from trtspec.engine.engine_draft import EngineDraft
 from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
 from trtspec.engine.weight_formats import draft_formats, target_formats
 from trtspec.errors import ConfigError
-from trtspec.models.layer_facts import keeps_states
 from trtspec.models.ranks import exchanged
 
 _GIB, _KIB = 1 << 30, 1 << 10
@@ -54,11 +53,6 @@ def split_draft(
         raise ConfigError(
             f"draft_tensor_parallel_size is {asked}, tensor_parallel_size {ranks}: a draft is "
             f"split over all ranks of its target, or runs on the first; write {ranks} or 1"
-        )
-    if network.decoder is not None and keeps_states(network.decoder):
-        raise ConfigError(
-            f"draft_tensor_parallel_size {asked}: the draft has layers that keep states, which its "
-            "rollouts move at the first rank alone; leave it out, and it runs there"
         )
     return network.sharded(ranks)
 
