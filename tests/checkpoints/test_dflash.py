@@ -213,8 +213,8 @@ def test_scale_of_borrowed_rows(tmp_path: Path) -> None:
         (CONFIG | {"num_target_layers": 36}, "a target of 36 layers .* the target has 8"),
         (CONFIG | {"layer_types": ["linear"] * 2}, r"layer_types \['linear', 'linear'\]"),
         (
-            CONFIG | {"quantization_config": {"quant_method": "fp8"}},
-            "_config fp8 is not",
+            CONFIG | {"quantization_config": {"quant_method": "exl2"}},
+            "_config exl2 is not",
         ),
         (SPECULATORS | {"speculators_model_type": "dflash3"}, "a speculators draft .* 'dflash3'"),
     ],

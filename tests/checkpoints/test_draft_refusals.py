@@ -134,7 +134,7 @@ def test_a_draft_of_another_width_must_bring_its_own(tmp_path: Path) -> None:
             {"quantization_config": {"quant_method": "modelopt"}},
             "not say quant_algo",
         ),
-        (speculators, {"quantization_config": {"quant_method": "fp8"}}, "fp8 is not supported"),
+        (speculators, {"quantization_config": {"quant_method": "exl2"}}, "exl2 is not supported"),
         (speculators, {"transformer_layer_config": None}, "does not say transformer_layer_config"),
         (speculators, {"transformer_layer_config": {"model_type": "gemma"}}, "'gemma'.*'qwen3'"),
     ],
@@ -169,8 +169,10 @@ def test_quantized_tensors(tmp_path: Path) -> None:
     refused(folder, f"{name} has dtype F8_E4M3; supported")
     folder = modelopt(tmp_path / "file")
     folder.path.mkdir()
-    (folder.path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
-    refused(folder, "quantization quant_algo 'FP8' is not supported")
+    (folder.path / "hf_quant_config.json").write_text(
+        '{"quantization": {"quant_algo": "W4A8_AWQ"}}'
+    )
+    refused(folder, "quantization quant_algo 'W4A8_AWQ' is not supported")
 
 
 def test_config_and_tensors_disagree(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.registry import (
     activation_dtypes,
     activations_kept,
+    floats_of,
     format_kinds,
     kept_format,
     weight_dtypes,
@@ -39,8 +39,7 @@ def formats_of(
     def made(name: str, group: int | None, rounds: bool) -> WeightFormat:
         kind = format_kinds().get(name)
         if kind is None:
-            floats = PANELS if in_panels else ROWS
-            return floats if name == build.dtype else replace(floats, dtype=getattr(torch, name))
+            return floats_of(name, build.dtype, in_panels)
         return kind.make(kind.group_size if group is None else group, rounds)
 
     group = build.weight_group_size
@@ -53,7 +52,7 @@ def formats_of(
         alike = name == build.head_weight_dtype
         embedding = head if alike else made(name, None, rounds_head)
     elif name not in ("auto", build.dtype):
-        embedding = replace(ROWS, dtype=getattr(torch, name))
+        embedding = floats_of(name, build.dtype, in_panels=False)
     schemes = () if storage is None else storage.schemes
     # Engines that were built before say auto, and have floats.
     return NetworkFormats(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import entry_points
 
+import torch
+
 from trtspec.config.model import DTYPES
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
@@ -157,6 +159,12 @@ def weight_only_kinds() -> Mapping[str, FormatKind]:
     what it means where it is left out."""
     kinds = format_kinds().values()
     return {kind.weight_only_precision: kind for kind in kinds if kind.weight_only_precision}
+
+
+def floats_of(dtype: str, network: str, in_panels: bool) -> WeightFormat:
+    """That of floats of a dtype in a network which computes in one, both by name."""
+    floats = PANELS if in_panels else ROWS
+    return floats if dtype == network else replace(floats, dtype=getattr(torch, dtype))
 
 
 def floats_beside(weights: WeightFormat) -> WeightFormat:
