@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from checkpoint_converters import load_checkpoint
+from checkpoint_converters.quantised.gguf_blocks import STORAGES
 from trtspec import LLM, SamplingParams
 from trtspec.builder.accuracy import log_probabilities
 from trtspec.builder.plan import BuildPlan, plan_build
@@ -24,7 +25,7 @@ from trtspec.formats.quantised import QuantisedFormat
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.feed_forwards.experts import Experts
 
-from ..checkpoints import quantised_layers
+from ..checkpoints import quantised_layers, small_float_layers
 from ..checkpoints.quantised_layers import CASES, in_groups
 from ..checkpoints.tiny_gguf import SCALES, random_tensor, tiny
 from .eagle_heads import eagle, random_eagle3
@@ -73,6 +74,51 @@ def test_logits_are_those_of_the_dequantised_model(
     rounded = log_probabilities(loaded(path), IDS)
     divergence = (exact.exp() * (exact - rounded)).sum(-1).mean()
     assert 0 < divergence < 0.01
+
+
+@pytest.mark.parametrize("name", ["deepseek", "compressed-channel", "modelopt-nvfp4"])
+def test_small_floats_are_those_of_the_dequantised_model(
+    models: TinyModels, tmp_path: Path, name: str
+) -> None:
+    """FP8 is multiplied by floats, FP4 also by activations of 8 bits."""
+    case = small_float_layers.CASES[name]
+    path, floats = quantised(models.folder("llama"), case, tmp_path)
+    exact = log_probabilities(loaded(floats), IDS)
+    found = log_probabilities(loaded(path, **KEPT), IDS)
+    torch.testing.assert_close(found, exact, rtol=0, atol=2e-4)
+    default = log_probabilities(loaded(path), IDS)
+    divergence = (exact.exp() * (exact - default)).sum(-1).mean()
+    assert abs(divergence) < (0.01 if "nvfp4" in name else 1e-6)
+
+
+@pytest.mark.parametrize("name", ["compressed-mxfp4", "compressed-tensor"])
+def test_experts_of_small_floats(models: TinyModels, tmp_path: Path, name: str) -> None:
+    sizes = {"num_hidden_layers": 2, "moe_intermediate_size": 96}
+    source = models.save(family_model("qwen3_moe", **sizes), "experts")
+    left_out = ("lm_head", "embed_tokens", "mlp.gate")
+    path, floats = quantised(source, small_float_layers.CASES[name], tmp_path, left_out)
+    exact = log_probabilities(loaded(floats), IDS)
+    found = log_probabilities(loaded(path, **KEPT), IDS)
+    torch.testing.assert_close(found, exact, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["deepseek", "compressed-nvfp4"])
+def test_drafts_change_nothing_beside_small_floats(
+    models: TinyModels, tmp_path: Path, name: str
+) -> None:
+    """A draft of small floats keeps them too."""
+    case = small_float_layers.CASES[name]
+    path, _ = quantised(models.folder("llama"), case, tmp_path)
+    (tmp_path / "head").mkdir()
+    head = random_eagle3(models.hf("llama"), tmp_path / "head", range(10, 34))
+    small, _ = quantised(head, case, tmp_path / "draft", ("lm_head",))
+    with open_llm(path, None, max_batch_size=1) as llm:
+        expected = [tokens([llm.generate(p, q) for p in PROMPTS]) for q in PARAMS]
+    shape = {"num_speculative_tokens": 3, "topk": 2, "num_draft_tokens": 6}
+    for speculation in (chain(path, 3), eagle(small, "eagle3", **shape)):
+        with open_llm(path, speculation, max_num_tokens=24) as llm:
+            assert [tokens(llm.generate(PROMPTS, q, use_tqdm=False)) for q in PARAMS] == expected
+            assert all(draft.storage is not None for draft in llm.config.drafts)
 
 
 def test_experts_of_one_group_and_of_two(models: TinyModels, tmp_path: Path) -> None:
@@ -165,7 +211,7 @@ def test_blocks_keep_their_numbers(tmp_path: Path, kind: str) -> None:
         del model.tensors["output.weight"]
     file = model.write(tmp_path / "model.gguf")
     kept, floats = (loaded(file, **o) for o in (KEPT, {"weight_dtype": "float32"}))
-    bits = {"4": "int4"}.get(kind[1], "int8")
+    bits = STORAGES[kind].name
     assert kept.config.head.tied == ("output.weight" not in model.tensors)
     assert kept.lm_head.format.name == kept.layers[0].mlp.down.format.name == bits
     assert isinstance(kept.layers[0].attn.qkv.format, JoinedFormat)
