@@ -244,7 +244,7 @@ def test_hidden_states_to_files(tmp_path: Path) -> None:
         ("m --trust-remote-code", "`trust_remote_code`=True is refused: no code"),
         ("m --swap-space 4", "`swap_space`=4 is refused"),
         ("m --no-enable-chunked-prefill", "`enable_chunked_prefill`=False is refused"),
-        ("m --lora-modules a=b", "`lora_modules`='a=b' is refused: adapters"),
+        ("m --lora-modules a", "lora_modules: .a. is no .name=path."),
         ("m --cuda-graph-bs 1 2 4", r"`cuda_graph_bs`=\[1, 2, 4\] is refused"),
         ("m --tool-parser-plugin f.py", "`tool_parser_plugin`='f.py' is refused: texts"),
         ("m --attention-backend flashinfer", "one attention op"),

@@ -93,7 +93,7 @@ def test_variables_of_the_template(
 
 
 def test_what_asks_for_nothing_is_accepted() -> None:
-    nothing = {"tools": None, "documents": [], "chat_template": None, "lora_request": None}
+    nothing = {"tools": None, "documents": [], "chat_template": None}
     more = {"chat_template_content_format": "auto", "mm_processor_kwargs": None}
     assert prompt(PLAIN, **nothing, **more, chat_template_kwargs=None) == "user:a\n"
 

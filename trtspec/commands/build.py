@@ -17,8 +17,8 @@ from trtspec.builder.plan import BuildPlan, plan_build
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.peer_flags import part_flags
 from trtspec.commands.program_parser import program_parser
-from trtspec.commands.weight_flags import add_weight_flags
-from trtspec.config.build_config import WEIGHT_OPTIONS, BuildConfig
+from trtspec.commands.weight_flags import add_adapter_flags, add_weight_flags
+from trtspec.config.build_config import ADAPTER_OPTIONS, WEIGHT_OPTIONS, BuildConfig
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.speculative_keys import any_bool, any_number
 from trtspec.config.strict import Foreign, nearest, resolve_keys
@@ -96,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--backend", help=help_texts.backend())
     add("--device", help=help_texts.DEVICE)
     add("--tensor_parallel_size", "--tp_size", type=int, help=help_texts.RANKS)
+    add_adapter_flags(add)
     add("--speculative_decoding_mode", help=help_texts.method())
     add(
         "--speculative_config",
@@ -337,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr()
     names = (
         "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block", "backend", "device",
-        "kv_cache_dtype", "tensor_parallel_size",
+        "kv_cache_dtype", "tensor_parallel_size", *ADAPTER_OPTIONS,
     )  # fmt: skip
     limits = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:

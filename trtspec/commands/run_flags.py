@@ -21,7 +21,6 @@ _FOLDER = "weights lie in the engine's folder, which is mapped as it is"
 _ONE_DEVICE = "an engine runs on one device"
 _LOSSLESS = "drafts end where the next one does not pay, as measured; leave it out"
 _GUIDED = "grammars are not offered"
-_ADAPTERS = "adapters are not offered"
 _SAMPLER = "this sampler is not offered"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 _LAYERS = 99
@@ -47,8 +46,8 @@ FOREIGN: Mapping[tuple[str, ...], Foreign] = {
     ("-tb", "--threads-batch"): Foreign("--threads are those of prompts too", (None,)),
     ("--numa",): Foreign("numactl does that for any program", (None,)),
     ("--keep",): Foreign("a text ends where the context is full", (None, 0)),
-    ("--lora",): Foreign(_ADAPTERS, (None,)),
-    ("--control-vector",): Foreign(_ADAPTERS, (None,)),
+    ("--lora",): Foreign("adapters are read by LLM and trtspec-serve", (None,)),
+    ("--control-vector",): Foreign("control vectors are not offered", (None,)),
     ("--mmproj",): Foreign("only text is offered", (None,)),
     ("--grammar",): Foreign(_GUIDED, (None,)),
     ("--grammar-file",): Foreign(_GUIDED, (None,)),

@@ -14,8 +14,8 @@ from trtspec.builder.locate import find_model
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.peer_flags import part_flags
 from trtspec.commands.program_parser import program_parser
-from trtspec.commands.weight_flags import add_weight_flags
-from trtspec.config.build_config import WEIGHT_OPTIONS
+from trtspec.commands.weight_flags import add_adapter_flags, add_weight_flags
+from trtspec.config.build_config import ADAPTER_OPTIONS, WEIGHT_OPTIONS
 from trtspec.config.speculative_keys import any_bool, any_number
 from trtspec.config.strict import Foreign
 from trtspec.errors import ConfigError, RequestError, TrtspecError
@@ -120,6 +120,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="priority: waiting requests of a lower `priority` begin earlier (%(default)s)",
     )
     add("--priority-max-wait", type=float, help="seconds; then any request begins first (60)")
+    add_adapter_flags(add, "-")
+    add(
+        "--lora-modules",
+        nargs="+",
+        metavar="NAME=PATH",
+        help="adapters to load at the start, which clients name as their model",
+    )
     add("--tokenizer", help="folder of another tokenizer")
     add("--chat-template", type=Path, help="file with a chat template in place of the checkpoint's")
     add("--tool-call-parser", default="auto", help=_PARSER)
@@ -131,6 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000, help="(default: %(default)s)")
     add("--served-model-name", nargs="+", help="name(s) that clients use (default: the model)")
     add("--api-key", nargs="+", help=f"key(s) to ask for (better: ${API_KEY_VARIABLE})")
+    add("--lora-dir", help="folder from which clients may load adapters (default: they may not)")
     add("--max-queue", type=int, default=256, help="waiting sequences before 429 (%(default)s)")
     add("--request-timeout", type=float, help="seconds that a request may take (no limit)")
     add("--drain-seconds", type=float, default=3.0, help="of 503 in /health first (%(default)s)")
@@ -218,7 +226,7 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
     last = ("tensor_parallel_size", "async_scheduling", "scheduling_policy", "priority_max_wait")
-    every = (*names, *more, *WEIGHT_OPTIONS, *last)
+    every = (*names, *more, *WEIGHT_OPTIONS, *last, "lora_modules", *ADAPTER_OPTIONS)
     options = {name: getattr(args, name) for name in every}
     options["kv_cache_config"] = {**in_json, **{k: v for k, v in cache.items() if v is not None}}
     if args.kv_transfer_config is not None:
@@ -249,7 +257,8 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
     if keys is None and os.environ.get(API_KEY_VARIABLE):
         keys = [os.environ[API_KEY_VARIABLE]]
     names = (
-        "host", "port", "max_queue", "request_timeout", "drain_seconds", "drain_timeout",
+        "host", "port", "lora_dir",
+        "max_queue", "request_timeout", "drain_seconds", "drain_timeout",
         "step_timeout",
         "max_failed_steps", "stay_after_failures",
         "max_body_bytes", "allowed_origins", "root_path", "ssl_certfile", "ssl_keyfile",

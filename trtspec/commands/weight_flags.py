@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtspec.config.build_config import WEIGHT_OPTIONS
+from trtspec.config.build_config import ADAPTER_OPTIONS, WEIGHT_OPTIONS
 from trtspec.formats.registry import activation_dtypes, format_kinds, weight_group_sizes
 from trtspec.llmapi import help_texts
 from trtspec.llmapi.help_texts import one_of
@@ -37,4 +37,21 @@ def add_weight_flags(add: Callable[..., Any], between: str = "_") -> None:
         },
     }
     for name in WEIGHT_OPTIONS:
+        add(f"--{name.replace('_', between)}", **given[name])
+
+
+def add_adapter_flags(add: Callable[..., Any], between: str = "_") -> None:
+    """Likewise for each of `ADAPTER_OPTIONS`."""
+    given: dict[str, dict[str, Any]] = {
+        "enable_lora": {
+            "action": "store_true",
+            "help": "let requests have low-rank adapters (LoRA)",
+        },
+        "max_loras": {"type": int, "help": "adapters that lie beside the weights (default: 4)"},
+        "max_lora_rank": {
+            "type": int,
+            "help": "rank of the largest adapter, a multiple of 8 (default: 16)",
+        },
+    }
+    for name in ADAPTER_OPTIONS:
         add(f"--{name.replace('_', between)}", **given[name])

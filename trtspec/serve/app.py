@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from trtspec.errors import TrtspecError
 from trtspec.llmapi.llm import LLM
 from trtspec.serve.access import AccessLog
+from trtspec.serve.adapters import adapter_router
 from trtspec.serve.errors import ApiError, api_error
 from trtspec.serve.findings import said_of
 from trtspec.serve.lifecycle import Lifecycle
@@ -29,6 +30,7 @@ from trtspec.version import __version__
 _PATHS = {
     "/", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/models",
     "/tokenize", "/detokenize", "/health", "/live", "/version", "/metrics", "/openapi.json",
+    "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
 }  # fmt: skip
 # Names that pydantic puts into the place of an error for the branches of a union.
 _BRANCHES = {"body", "str", "int"}
@@ -57,6 +59,7 @@ def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGI
     )
     api.state.service = service
     api.include_router(router)
+    api.include_router(adapter_router)
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _http)
     api.add_exception_handler(TrtspecError, _refused)

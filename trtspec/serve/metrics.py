@@ -181,16 +181,25 @@ class _EngineCollector(Collector):
             "source",
             figures["num_accepted_tokens_per_source"],
         )
-        yield self._of_drafts(
+        yield self._labelled(
             "spec_decode_draft_alarm",
             "1 while a draft is hardly accepted, which was warned of, else 0",
+            "draft",
             {found["draft"]: int(found["alarm"]) for found in figures["drafts"]},
         )
-        yield self._of_drafts(
+        yield self._labelled(
             "spec_decode_draft_token_cost",
             "Time of a drafted token as a part of a step of the target, as measured at the start",
+            "draft",
             {found["draft"]: found["token_cost"] for found in figures["drafts"]},
         )
+        for figure in ("acceptance_length", "acceptance_rate"):
+            yield self._labelled(
+                f"spec_decode_adapter_{figure}",
+                f"The {figure.replace('_', ' ')} of requests with an adapter, since the start",
+                "lora_name",
+                {name: found[figure] for name, found in figures["adapters"].items()},
+            )
         yield self._by(
             "spec_decode_steps",
             "Verify steps by the number of draft tokens they accepted",
@@ -203,12 +212,14 @@ class _EngineCollector(Collector):
         family.add_metric([self._model], value)
         return family
 
-    def _of_drafts(self, name: str, text: str, values: Mapping[str, float | None]) -> Metric:
-        labels = ["model_name", "draft"]
+    def _labelled(
+        self, name: str, text: str, label: str, values: Mapping[str, float | None]
+    ) -> Metric:
+        labels = ["model_name", label]
         family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=labels)
-        for draft, value in values.items():
+        for key, value in values.items():
             if value is not None:
-                family.add_metric([self._model, draft], value)
+                family.add_metric([self._model, key], value)
         return family
 
     def _by(self, name: str, text: str, label: str, values: Sequence[int]) -> Metric:

@@ -26,7 +26,7 @@ from trtspec.serve.payloads import CompletionPayloads, Payloads
 from trtspec.serve.response_payloads import ResponsesPayloads
 from trtspec.serve.response_schemas import ResponsesRequest
 from trtspec.serve.schemas import ChatRequest, CompletionRequest, ErrorResponse
-from trtspec.serve.service import Service, Status
+from trtspec.serve.service import Status, service_of
 from trtspec.serve.token_schemas import DetokenizeRequest, TokenizeRequest
 from trtspec.serve.tools.message import Message
 from trtspec.serve.trace import Trace
@@ -39,22 +39,16 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _service(request: Request) -> Service:
-    service = request.app.state.service
-    assert isinstance(service, Service)
-    return service
-
-
 @router.post("/v1/completions", responses=_ERRORS)
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one prompt or several."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.ready()
-    model, params, prompts = service.model_name(body.model), body.params(), body.prompts
+    (model, adapter), params, prompts = service.model(body.model), body.params(), body.prompts
     engine.check_lengths(prompts, "prompt")
 
     def submit() -> list[GenerationHandle]:
-        return engine.llm.submit(prompts, params, priority=body.priority)
+        return engine.llm.submit(prompts, params, priority=body.priority, lora_request=adapter)
 
     return _answer(request, engine, body, params, len(prompts), model, CompletionPayloads, submit)
 
@@ -75,9 +69,9 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
 @router.post("/tokenize", responses=_ERRORS)
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The tokens of a prompt or of a conversation."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.ready()
-    service.model_name(body.model)
+    service.model(body.model)
     if body.messages is None:
         text = body.prompt or ""
         engine.check_lengths([text], "prompt")
@@ -98,9 +92,9 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 @router.post("/detokenize", responses=_ERRORS)
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of tokens."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.ready()
-    service.model_name(body.model)
+    service.model(body.model)
     return json_response(
         {"prompt": await engine.take_in(lambda: engine.llm.detokenize(body.tokens))}
     )
@@ -114,25 +108,29 @@ async def embeddings() -> Response:
 
 @router.get("/v1/models", responses=_ERRORS)
 async def models(request: Request) -> Response:
-    """The names under which the model is served."""
-    service = _service(request)
+    """The names under which the model is served, then its adapters."""
+    service = service_of(request)
     engine = service.ready()
     names = service.settings.model_names
-    return json_response({"object": "list", "data": [_model(engine, name) for name in names]})
+    data = [_model(engine, name) for name in names]
+    data += [_model(engine, name, parent=names[0]) for name in engine.llm.adapters.paths]
+    return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{name:path}", responses=_ERRORS)
 async def one_model(name: str, request: Request) -> Response:
     """One of the models."""
-    service = _service(request)
+    service = service_of(request)
     engine = service.ready()
-    return json_response(_model(engine, service.model_name(name)))
+    known, adapter = service.model(name)
+    parent = None if adapter is None else service.settings.model_names[0]
+    return json_response(_model(engine, known, parent))
 
 
 @router.get("/health", responses={503: {"description": "Not ready; the body says why"}})
 async def health(request: Request) -> Response:
     """Readiness: 200 when requests are served, 503 while starting, draining or after a failure."""
-    service = _service(request)
+    service = service_of(request)
     ready = service.status is Status.READY
     state = {"status": service.status.value, "detail": service.detail}
     return json_response(state, 200 if ready else 503)
@@ -153,7 +151,7 @@ async def version() -> Response:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    return Response(_service(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/", include_in_schema=False)
@@ -163,9 +161,9 @@ async def page() -> Response:
 
 
 def _chat(body: ChatRequest, request: Request, payloads: Callable[..., Payloads]) -> Answer:
-    service = _service(request)
+    service = service_of(request)
     engine = service.ready()
-    model, options = service.model_name(body.model), body.template_options()
+    (model, adapter), options = service.model(body.model), body.template_options()
     _check_conversation(engine, body.messages, options)
     reader = engine.reader(body)
     params = body.params(reader, shows_special=engine.hides(reader.marks))
@@ -173,7 +171,7 @@ def _chat(body: ChatRequest, request: Request, payloads: Callable[..., Payloads]
 
     def submit() -> list[GenerationHandle]:
         prompt = engine.llm.chat_prompt(messages, **options)
-        return engine.llm.submit([prompt], params, priority=body.priority)
+        return engine.llm.submit([prompt], params, priority=body.priority, lora_request=adapter)
 
     is_open: list[bool] = []  # asked once a request, as prompts may be long
 
@@ -203,7 +201,7 @@ def _answer(
     payloads: Callable[..., Payloads],
     submit: Callable[[], list[GenerationHandle]],
 ) -> Answer:
-    service = _service(request)
+    service = service_of(request)
     wishes = Wishes(
         stream=bool(body.stream),
         include_usage=body.include_usage,
@@ -235,14 +233,14 @@ def _timeout(request: Request, limit: float | None) -> float | None:
     return wanted if limit is None else min(wanted, limit)
 
 
-def _model(engine: Engine, name: str) -> dict[str, Any]:
+def _model(engine: Engine, name: str, parent: str | None = None) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": _STARTED,
         "owned_by": "trtspec",
         "root": name,
-        "parent": None,
+        "parent": parent,
         "max_model_len": engine.llm.limits.max_seq_len,
     }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 
+from starlette.requests import Request
+
 from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.lora import LoRARequest
 from trtspec.log import logger
 from trtspec.serve.engine import Engine
 from trtspec.serve.errors import ApiError
@@ -87,16 +90,26 @@ class Service:
         detail = f": {self.detail}" if self.detail else ""
         return f"the server is {self.status.value}{detail}"
 
-    def model_name(self, asked: str | None) -> str:
-        """The name to report for the requested model; ApiError (404) if it is unknown."""
+    def model(self, asked: str | None) -> tuple[str, LoRARequest | None]:
+        """The name to report for the requested model, and the adapter that it is, if it is one;
+        ApiError (404) if it is unknown."""
         names = self.settings.model_names
-        if asked is None or asked == names[0]:
-            return names[0]
-        if asked not in names:
+        if asked is None or asked in names:
+            return asked or names[0], None
+        adapters = self.ready().llm.adapters.paths
+        if asked not in adapters:
+            known = ", ".join([*names, *adapters])
             raise ApiError(
                 404,
-                f"the model {asked[:128]!r} does not exist; this server has {', '.join(names)}",
+                f"the model {asked[:128]!r} does not exist; this server has {known}",
                 "model_not_found",
                 "model",
             )
-        return asked
+        return asked, LoRARequest(asked)
+
+
+def service_of(request: Request) -> Service:
+    """That of the server which a request came to."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service

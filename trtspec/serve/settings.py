@@ -17,7 +17,8 @@ class ServeSettings:
     """Checked options of the server; ConfigError names a bad value. Times are in seconds.
 
     model_names: names that clients may use as ``model``; the first one is reported. api_keys: a
-    client must send one of them as a bearer token; none: everybody is served. max_queue: sequences
+    client must send one of them as a bearer token; none: everybody is served. lora_dir: clients may
+    load adapters from below this folder, and unload any; None: they may not. max_queue: sequences
     that may wait beyond a full batch before requests get 429. request_timeout: longer requests end
     with 504; None: no limit. drain_seconds: after SIGTERM or SIGHUP, how long /health answers 503
     before new requests are refused, so that load balancers notice first. drain_timeout: how long
@@ -40,6 +41,7 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
+    lora_dir: str | None = None
     max_queue: int = 256
     request_timeout: float | None = None
     drain_seconds: float = 3.0

@@ -250,6 +250,10 @@ EngineFolder read_config(const std::string& path, const Json& json) {
   if (ranks && ranks->as_int() > 1) {
     ranks->refuse("an engine that is split over ranks runs in Python only; use trtspec.LLM");
   }
+  const Json* adapters = json.at("build").find("enable_lora");
+  if (adapters && adapters->as_bool()) {
+    adapters->refuse("an engine with room for adapters runs in Python only; use trtspec.LLM");
+  }
   const Json& environment = json.at("environment");
   EngineFolder folder{.path = path,
                       .target = read_decoder(facts.at("target")),
