@@ -14,11 +14,12 @@ from checkpoint_converters.auxiliary_weights import AuxiliaryWeights
 from checkpoint_converters.checkpoint import config_files
 from checkpoint_converters.containers.pickle_files import read_any_headers
 from checkpoint_converters.containers.safetensors_files import LazyTensors, TensorHeader
-from checkpoint_converters.containers.tensor_sources import HeldTensor, PickedRows
+from checkpoint_converters.containers.tensor_sources import HeldTensor, Merged, PickedRows
 from checkpoint_converters.content_hash import hash_files
 from checkpoint_converters.draft_names import normalise
 from checkpoint_converters.draft_vocabulary import TOKEN_MAP, coverage, held_map
 from checkpoint_converters.hf_config import HfConfig
+from checkpoint_converters.peft import PeftAdapter
 from checkpoint_converters.quantised.folded import fold, storage_of
 from checkpoint_converters.token_map import read_token_map
 from trtspec.config.kv import CacheDtype
@@ -144,6 +145,25 @@ class DraftCheckpoint:
         tensors[TOKEN_MAP] = held_map(ids, token_map)
         found = found._holding(replace(found.config, head=head), LazyTensors(tensors))
         return replace(found, notes=notes, files=(*self.files, token_map))
+
+    def merged(self, adapter: PeftAdapter) -> DraftCheckpoint:
+        """Itself, a causal language model, with an adapter of it merged into its weights.
+
+        Raises:
+            CheckpointError: one of these is quantised.
+        """
+        tensors = dict(self.tensors.headers)
+        for layer, (a, b) in adapter.layers.items():
+            header = tensors[f"{layer}.weight"]
+            if header.storage is not None:
+                raise CheckpointError(
+                    f"{header.file}: tensor {header.name} is quantised, and {adapter.path} cannot "
+                    "be merged into it; give a checkpoint of floats, or leave adapter out"
+                )
+            tensors[f"{layer}.weight"] = Merged.of(header, a, b)
+        notes = (*self.notes, f"the adapter in {adapter.path} is merged into it")
+        files = (*self.files, *adapter.files)
+        return replace(self, tensors=LazyTensors(tensors), notes=notes, files=files)
 
     def _with_head(self) -> DraftCheckpoint:
         """Itself, a causal language model, with a head that is a tensor of its own."""

@@ -44,6 +44,24 @@ class HeldTensor(TensorHeader):
 
 
 @dataclass(frozen=True, eq=False)
+class Merged(TensorHeader):
+    """A matrix ``[N, K]`` of floats with ``b @ a`` added to it, of ``b [N, r]`` and ``a [r, K]``;
+    computed in float32 when asked for."""
+
+    whole: TensorHeader
+    a: Tensor
+    b: Tensor
+
+    @classmethod
+    def of(cls, whole: TensorHeader, a: Tensor, b: Tensor) -> Merged:
+        return cls(whole.name, whole.file, whole.dtype, whole.shape, whole, a, b)
+
+    def read(self) -> Tensor:
+        weight = self.whole.read()
+        return (weight.float() + self.b @ self.a).to(weight.dtype)
+
+
+@dataclass(frozen=True, eq=False)
 class _RowsOf(TensorHeader, ABC):
     """Rows of a tensor, in an order of their own, read when asked for; of a quantised one they stay
     quantised."""

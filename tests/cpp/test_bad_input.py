@@ -273,6 +273,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         edited(build__tensor_parallel_size=2),
         ("config.json", "split over ranks", "Python only", "trtspec.LLM"),
     ),
+    "adapters": (
+        edited(build__enable_lora=True),
+        ("config.json", "room for adapters", "Python only", "trtspec.LLM"),
+    ),
     "torch": (edited(environment__torch="1.0"), ("torch 1.0 (here 2.", "trtspec-build")),
     "isa": (edited(environment__vector_isa="X"), ("vector_isa X", "trtspec-build")),
     "instructions": (

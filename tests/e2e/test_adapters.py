@@ -13,12 +13,23 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, LoRARequest, SamplingParams
+from trtspec.errors import CheckpointError
 from trtspec.executor.engines.adapter_pool import AdapterPool
 from trtspec.executor.schedule.adapter_scheduler import AdapterScheduler
 
 from .adapter_files import TinyAdapter
 from .families import VOCAB, family_model
-from .helpers import TinyModels, assert_no_leak, ngram, open_llm, random_prompt, tokens, tree, watch
+from .helpers import (
+    TinyModels,
+    assert_no_leak,
+    chain,
+    ngram,
+    open_llm,
+    random_prompt,
+    tokens,
+    tree,
+    watch,
+)
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
 FEED_FORWARD = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "mlp.c_fc", "mlp.c_proj")
@@ -141,6 +152,21 @@ def test_no_draft_changes_it(models: AdaptedModels, case: str, draft: str) -> No
         assert set(of) == {"a", "b"} and all(each["num_draft_tokens"] for each in of.values())
         assert sum(each["num_steps"] for each in of.values()) < figures["num_steps"]
         assert_unused(llm)
+
+
+def test_a_draft_model_has_its_own_adapter(models: AdaptedModels) -> None:
+    """Merged into the base that drafts for itself, its drafts are right for requests with the same
+    one, and seldom for others."""
+    case = "qwen2_tied"
+    config = {**chain(models.folder(case), 4), "adapter": str(models.adapter(case, "a"))}
+    with open_llm(models.folder(case), config, **ROOM) as llm:
+        assert mixed(models, case, llm, GREEDY) == expected_mix(models, case, GREEDY)
+        figures = llm.get_metrics()["adapters"]
+        assert figures["a"]["acceptance_rate"] == 1 > figures["b"]["acceptance_rate"] + 0.5
+        assert_unused(llm)
+    wrong = {**config, "adapter": str(models.root)}
+    with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
+        open_llm(models.folder(case), wrong, **ROOM)
 
 
 def test_a_kept_prefix_is_of_one_adapter(models: AdaptedModels) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint_converters import DraftCheckpoint
+from checkpoint_converters import DraftCheckpoint, read_adapter
 from trtspec.builder.checkpoints import read_draft, read_own_draft
 from trtspec.builder.locate import find_model
 from trtspec.builder.token_lists import token_list
@@ -69,10 +69,15 @@ class TargetDrafts:
         """The draft that a config names.
 
         Raises:
-            CheckpointError: it cannot be found or read, or does not fit the target.
+            CheckpointError: it, or an adapter to merge into it, cannot be found or read, or does
+                not fit.
             ConfigError: a draft is named where the target itself is meant, or the tokens for a cut
                 head cannot be determined.
         """
+        found, adapter = self._of(config), config.merged_adapter
+        return found if adapter is None else found.merged(read_adapter(adapter, found.config))
+
+    def _of(self, config: TreeDecodingConfig) -> DraftCheckpoint:
         model = config.speculative_model
         folder = self._folder if model == OWN_MODULES else None
         method = method_of(config)

@@ -122,6 +122,11 @@ class TreeDecodingConfig(DecodingConfig):
         """The tokens that the draft's head is reduced to; None: it stays whole."""
         return None
 
+    @property
+    def merged_adapter(self) -> Path | None:
+        """The folder of a low-rank adapter that is merged into the draft; None: none is."""
+        return None
+
     def uncut(self) -> Self:
         """The same config with the whole head."""
         return self

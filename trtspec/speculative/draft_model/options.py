@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self
 
 from trtspec.config.pass_decoding import PASS_ALIASES, PassDecodingConfig
 from trtspec.config.speculative_keys import (
@@ -24,6 +25,25 @@ from trtspec.config.strict import strict_config
 @dataclass(frozen=True, kw_only=True)
 class DraftTargetDecodingConfig(PassDecodingConfig):
     """A smaller model of the same vocabulary drafts; options: see `TreeDecodingConfig`,
-    `CutVocabularyConfig` and `PassDecodingConfig`."""
+    `CutVocabularyConfig` and `PassDecodingConfig`. In addition:
+
+    adapter: the folder of a low-rank adapter in PEFT's format, which is merged into the draft's
+    weights when the engine is built, for requests of all adapters of the target.
+    """
 
     method: ClassVar[str] = "draft_model"
+
+    adapter: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.adapter, Path):
+            self._set("adapter", str(self.adapter))
+        super().__post_init__()
+
+    @property
+    def merged_adapter(self) -> Path | None:
+        return None if self.adapter is None else Path(self.adapter).expanduser()
+
+    def of_engine(self, folder: str) -> Self:
+        # The network's weights have it already.
+        return replace(super().of_engine(folder), adapter=None)
