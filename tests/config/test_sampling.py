@@ -56,7 +56,6 @@ def test_defaults_are_greedy() -> None:
         ({"length_penalty": 2.0}, "`length_penalty`=2.0 is refused"),
         ({"guided_decoding": {"json": "x"}}, "guided"),
         ({"lookahead_config": [3, 3, 3]}, "lookahead"),
-        ({"prompt_logprobs": 1}, "`prompt_logprobs`=1 is refused"),
         ({"return_context_logits": True}, "return_context_logits"),
         ({"speculative": False}, "`speculative` must be RequestSpeculation or None"),
         ({"speculative": {}}, "`speculative`: .*missing option `num_speculative_tokens`"),

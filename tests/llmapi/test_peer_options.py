@@ -259,7 +259,7 @@ def test_an_eagle3_head_under_tensorrt_llms_name(models: TinyModels, tmp_path: P
     ("options", "words"),
     [
         ({"logprobs": -1}, "logprobs=-1 is refused: .* whole vocabulary .* 0 to 20"),
-        ({"prompt_logprobs": 0}, "`prompt_logprobs`=0 is refused: only the log probabilities of"),
+        ({"return_context_logits": True}, "is refused: only the log probabilities of"),
         ({"json_schema": "{}"}, "`json_schema`='{}' is refused: write guided_decoding"),
         ({"flat_logprobs": True}, "`flat_logprobs`=True is refused"),
     ],

@@ -120,7 +120,7 @@ SAMPLING: Mapping[str, dict[str, Any]] = {
     "best_of": {"best_of": 4},
     "a grammar": {"guided_decoding": {"json": "{}"}},
     "a logits processor": {"logits_processors": [print]},
-    "prompt logprobs": {"prompt_logprobs": 1},
+    "prompt logprobs": {"prompt_logprobs": 21},
     "a misspelt one": {"temprature": 1.0},
     "two names of one": {"max_tokens": 4, "max_new_tokens": 5},
 }

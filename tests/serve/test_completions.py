@@ -296,3 +296,25 @@ def test_what_the_client_reports(server: Server) -> None:
     listed = client.models.list().data
     assert [m.id for m in listed] == ["tiny"] and listed[0].max_model_len == 256
     assert client.models.retrieve("tiny").id == "tiny"
+
+
+@pytest.mark.parametrize("prompt", ["the cat", [40, 41, 42]])
+def test_echo(server: Server, prompt: Any) -> None:
+    """The prompt comes first, with what its tokens were worth; the answer stays."""
+    options = {"model": "tiny", "prompt": prompt, "max_tokens": 5, "seed": 1}
+    plain = server.client().completions.create(**options, logprobs=2).choices[0]
+    answer = server.client().completions.create(**options, logprobs=2, echo=True).choices[0]
+    output = server.llm.generate(prompt, SamplingParams(max_tokens=1, prompt_logprobs=2))
+    ids = output.prompt_token_ids
+    assert answer.text == server.llm.detokenize(ids) + plain.text
+    told = answer.logprobs
+    assert len(told.tokens) == len(ids) + 5
+    assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
+    own = [entry.logprob for entry in output.prompt_logprobs[1:]]
+    assert told.token_logprobs[1 : len(ids)] == pytest.approx(own)
+    assert told.token_logprobs[len(ids) :] == plain.logprobs.token_logprobs
+    assert told.text_offset[len(ids)] == len(server.llm.detokenize(ids))
+    bare = server.client().completions.create(**options, echo=True).choices[0]
+    assert bare.text == answer.text and bare.logprobs is None
+    refused = server.post(json={**options, "echo": True, "stream": True})
+    assert refused.status_code == 400 and "`echo`" in refused.json()["error"]["message"]

@@ -28,7 +28,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("echo", True), ("best_of", 3), ("suffix", "end"), ("use_beam_search", True),
+        ("echo", "yes"), ("best_of", 3), ("suffix", "end"), ("use_beam_search", True),
         ("prompt_logprobs", 1), ("guided_json", 3), ("response_format", {"type": "yaml"}),
         ("truncate_prompt_tokens", 4), ("prompt_embeds", "AAAA"), ("logprobs", 21),
         ("stream_options", {"include_usage": True}), ("temprature", 0.5), ("max_tokens", 0),

@@ -39,7 +39,6 @@ _FOREIGN: dict[str, Foreign] = {
         Foreign(_GUIDED, (None,)),
     ),
     "lookahead_config": Foreign("lookahead decoding is not offered", (None,)),
-    "prompt_logprobs": Foreign(_LOGITS_OUT, (None,)),
     "return_context_logits": Foreign(_LOGITS_OUT),
     "return_encoder_output": Foreign("there is no encoder"),
     "additional_model_outputs": Foreign(_LOGITS_OUT, (None, [], ())),
@@ -130,15 +129,16 @@ class SamplingParams:
     token in them counts even where it is not shown; a string that is a single special token acts as
     its id in stop_token_ids. stop_token_ids: tokens that end the text. ignore_eos: generate past
     the model's own end token. n: sequences per prompt. logprobs: None, or how many best tokens to
-    report per position besides the sampled one (0 to 20), from the raw model. detokenize: False
-    returns token ids only; stop strings then cannot be given. speculative:
-    ``{"num_speculative_tokens": K}`` limits this request's drafts to depth K, 0 or None disables
-    them; by default they are as deep as the engine's. The text is the same. guided_decoding:
-    constraints on the text, see `GuidedDecodingParams`; they also decide where the text may end.
-    thinking_budget: most tokens between <think> and </think>; then the latter is forced.
-    logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with the prompt's
-    ids first, that depend on nothing else; or `LogitsProcessor` objects, of which each sequence
-    gets a copy. The last three neither change with drafts nor disable them.
+    report per position besides the sampled one (0 to 20), from the raw model. prompt_logprobs: the
+    same for each token of the prompt but the first; its rows are then computed, not read from the
+    prefix cache. detokenize: False returns token ids only; stop strings then cannot be given.
+    speculative: ``{"num_speculative_tokens": K}`` limits this request's drafts to depth K, 0 or
+    None disables them; by default they are as deep as the engine's. The text is the same.
+    guided_decoding: constraints on the text, see `GuidedDecodingParams`; they also decide where the
+    text may end. thinking_budget: most tokens between <think> and </think>; then the latter is
+    forced. logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with the
+    prompt's ids first, that depend on nothing else; or `LogitsProcessor` objects, of which each
+    sequence gets a copy. The last three neither change with drafts nor disable them.
     """
 
     max_tokens: int | None = 32
@@ -159,6 +159,7 @@ class SamplingParams:
     ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = True
@@ -202,6 +203,8 @@ class SamplingParams:
             )
         if self.logprobs is not None:
             _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _within("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         if self.thinking_budget is not None:
             _within("thinking_budget", self.thinking_budget, 0, 2**31 - 1)
         for given in self.logits_processors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.engines.model_engine import ModelEngine
@@ -15,6 +15,7 @@ from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import OrderError, Scheduler
 from trtspec.executor.step.acceptance_rule import AcceptanceRule
 from trtspec.executor.step.drafter import Drafter
+from trtspec.executor.step.prompt_logprobs import PromptLogprobs
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
 from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
@@ -32,6 +33,7 @@ class StepOutput:
     tokens: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] | None = None
     error: TrtspecError | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,8 @@ class PyExecutor:
         if launched.lag:
             plan, result = confirmed(plan, result)
         outputs = [self._conclude(item, result, i) for i, item in enumerate(plan.items)]
+        for i, found in verification.prompts.items():
+            outputs[i] = replace(outputs[i], prompt_logprobs=found)
         moves = self._resources.extend(plan, result)
         if self._drafter.needs.reads_hidden and not launched.lag:
             assert verification.hidden is not None, "the target was built without hidden states"

@@ -359,6 +359,8 @@ class LLM:
         seed = params.seed
         if seed is None:
             seed = self._random.getrandbits(63) if self._random else draw_seed()
+        if params.prompt_logprobs is not None:
+            output.prompt_logprobs = [None] * len(output.prompt_token_ids)
         sequences = []
         for index in range(params.n):
             # A request id is the order of arrival too, so every sequence draws one of its own.

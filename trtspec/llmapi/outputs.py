@@ -10,6 +10,7 @@ from trtspec.config.decoding import DecodingConfig
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
+from trtspec.executor.step.prompt_logprobs import PromptLogprobs
 from trtspec.executor.step.step_result import TokenLogprobs
 
 Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
@@ -93,6 +94,8 @@ class RequestOutput(_Readable):
 
     ``acceptance`` is the acceptance rule that was in use: "lossless" (the text is the model's own),
     "simulated" (``simulate_acceptance``: the text is meaningless) or "lossy_typical".
+    ``prompt_logprobs``, if they were asked for: one entry a token of the prompt, None for the first
+    (and, while the prompt is read, for those to come).
 
     It can be indexed like a list of one, for code that expects a list: ``outputs[0]``.
     """
@@ -103,6 +106,13 @@ class RequestOutput(_Readable):
     outputs: list[CompletionOutput]
     error: TrtspecError | None = None
     acceptance: Acceptance = "lossless"
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+    def add_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Take in those of a part of the prompt."""
+        assert self.prompt_logprobs is not None, "they were asked for"
+        end = found.first + len(found.entries)
+        self.prompt_logprobs[found.first : end] = found.entries
 
     def __len__(self) -> int:
         return 1

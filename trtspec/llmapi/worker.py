@@ -238,6 +238,8 @@ class Worker:
                 self.num_prompt_tokens += step.request.num_prompt_tokens
         self.num_generated_tokens += len(step.tokens)
         with sequence.handle.updating():
+            if step.prompt_logprobs is not None:
+                sequence.output.add_prompt_logprobs(step.prompt_logprobs)
             completion.token_ids.extend(step.tokens)
             completion.text = sequence.stop.text
             completion.metrics = self._executor.metrics.of(step.request.id)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtspec.executor.step.step_result import TokenLogprobs
+from trtspec.llmapi.outputs import RequestOutput
 from trtspec.serve.token_text import TokenText
 
 LOWEST = -9999.0
@@ -33,6 +34,15 @@ class CompletionLogprobs:
             "top_logprobs": [self._by_text(entry) for entry in entries],
             "text_offset": offsets,
         }
+
+    def of_prompt(self, output: RequestOutput) -> dict[str, Any]:
+        """The lists for a prompt, of whose first token nothing is known."""
+        first, *_ = output.prompt_token_ids
+        text = self._tokens.text(first)
+        self._offset += len(text)
+        told = self([entry for entry in output.prompt_logprobs or () if entry is not None])
+        known = {"tokens": text, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
+        return {key: [known[key], *values] for key, values in told.items()}
 
     def _by_text(self, entry: TokenLogprobs) -> dict[str, float]:
         """Of several tokens with the same text the most likely one is listed."""

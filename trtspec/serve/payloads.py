@@ -186,12 +186,24 @@ class CompletionPayloads(ChoicePayloads):
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
+    def __init__(self, *shared: Any, echo: bool) -> None:
+        """``echo``: whole answers begin with the prompt."""
+        super().__init__(*shared)
+        self._echo = echo
+
     def _choice(
         self, prompt: int, completion: CompletionOutput, output: RequestOutput
     ) -> dict[str, Any]:
         index = prompt * self._samples + completion.index
-        logprobs = self._logprobs(index, completion.logprobs)
-        text = completion.text
+        logprobs, text = None, completion.text
+        if self._echo:
+            tokens = output.prompt_token_ids
+            text = (self._tokens.join(tokens) if output.prompt is None else output.prompt) + text
+        if completion.logprobs is not None:
+            form = CompletionLogprobs(self._tokens)
+            of_prompt = form.of_prompt(output) if self._echo else {}
+            told = form(completion.logprobs)
+            logprobs = {key: [*of_prompt.get(key, ()), *values] for key, values in told.items()}
         return {"index": index, "text": text, "logprobs": logprobs, **self._end(completion)}
 
     def _delta(self, prompt: int, grown: Growth, output: RequestOutput) -> dict[str, Any]:

@@ -45,12 +45,13 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     service = service_of(request)
     engine = service.ready()
     (model, adapter), params, prompts = service.model(body.model), body.params(), body.prompts
+    payloads = partial(CompletionPayloads, echo=bool(body.echo))
     engine.check_lengths(prompts, "prompt")
 
     def submit() -> list[GenerationHandle]:
         return engine.llm.submit(prompts, params, priority=body.priority, lora_request=adapter)
 
-    return _answer(request, engine, body, params, len(prompts), model, CompletionPayloads, submit)
+    return _answer(request, engine, body, params, len(prompts), model, payloads, submit)
 
 
 @router.post("/v1/chat/completions", responses=_ERRORS)

@@ -176,6 +176,13 @@ class CompletionRequest(_Generation):
 
     prompt: Text | Texts | Tokens | TokenLists
     logprobs: Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+
+    @model_validator(mode="after")
+    def _only_whole_answers_repeat_the_prompt(self) -> CompletionRequest:
+        if self.echo and self.stream:
+            raise ValueError("`echo` repeats the prompt in whole answers only; leave `stream` out")
+        return self
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -188,7 +195,8 @@ class CompletionRequest(_Generation):
 
     def params(self) -> SamplingParams:
         tokens = 16 if self.max_tokens is None else self.max_tokens  # OpenAI's default
-        return self.sampling(max_tokens=tokens, logprobs=self.logprobs)
+        of_prompt = self.logprobs if self.echo else None
+        return self.sampling(max_tokens=tokens, logprobs=self.logprobs, prompt_logprobs=of_prompt)
 
 
 class ChatRequest(_Generation):

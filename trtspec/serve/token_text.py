@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trtspec.executor.text.token_decoder import TokenDecoder
@@ -23,6 +24,10 @@ class TokenText:
         if known is None:
             known = self._known[token] = self._find(token)
         return known
+
+    def join(self, tokens: Sequence[int]) -> str:
+        """The text of several in a row."""
+        return b"".join(map(self.raw, tokens)).decode(errors="replace")
 
     def id_of(self, text: str) -> int | None:
         """The token that is this text; None: there is none."""

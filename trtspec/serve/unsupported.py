@@ -16,7 +16,7 @@ _BEAM = "beam search is not offered; use `n`"
 _AUDIO = "only text is offered"
 _STORE = "nothing is stored"
 _PROCESSOR = "user code inside the sampler is not offered"
-_PROMPT = "only the log probabilities of generated tokens are returned"
+_PROMPT = "write echo=true and `logprobs` to /v1/completions"
 
 _SAMPLING: dict[str, Foreign] = {
     "use_beam_search": Foreign(_BEAM),
@@ -39,7 +39,6 @@ COMPLETION: Mapping[str, Foreign] = _SAMPLING | {
         "only best_of == n is offered; all n sequences are returned",
         lambda value, given: value is None or value == (given.get("n") or 1),
     ),
-    "echo": Foreign("outputs never repeat the prompt"),
     "suffix": Foreign("text is only continued, not filled in", (None,)),
     "prompt_embeds": Foreign("a prompt is text or token ids"),
 }

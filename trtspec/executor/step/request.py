@@ -13,6 +13,9 @@ from trtspec.executor.logits.logits_processor import LogitsProcessor
 from trtspec.models.adapters import Adapter
 from trtspec.ops.sequence import UNLIMITED, TokenSequence
 
+_PRIVATE, _NO_SLOT = 2**62, -1
+"""Numbers that no adapter reaches, as these are counted; and where none lies."""
+
 
 class Transfer(Protocol):
     """Work for a request whose text has ended that is still under way on another thread."""
@@ -107,6 +110,15 @@ class Request:
         ends = (*eos_token_ids, *params.stop_token_ids)
         limits = max_output_tokens, max_draft_len
         tokens = TokenSequence(id, prompt, *limits, params, seed, sample_index, ends)
+        if params.prompt_logprobs is not None:
+            if adapter is not None:
+                raise RequestError(
+                    f"prompt_logprobs={params.prompt_logprobs} is not offered with an adapter; "
+                    "leave one of them out"
+                )
+            # By the identity that an adapter would give it, no other's rows are its prefix: those
+            # that come out of a cache are not computed, and say nothing.
+            tokens.adapt(_PRIVATE + id, _NO_SLOT)
         return cls(
             id=id,
             tokens=tokens,
@@ -121,6 +133,12 @@ class Request:
             max_draft_len=max_draft_len,
             adapter=adapter,
         )
+
+    @property
+    def reads_own_prompt(self) -> bool:
+        """Whether the log probabilities of its prompt are asked for; of several samples the first
+        reads them."""
+        return self.params.prompt_logprobs is not None and self.sample_index == 0
 
     @property
     def queue_time(self) -> float | None:

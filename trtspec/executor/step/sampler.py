@@ -14,6 +14,7 @@ from trtspec.executor.engines.verify_call import VerifyOutputs
 from trtspec.executor.logits.logits_mask import columns_of
 from trtspec.executor.step import sampling_rows
 from trtspec.executor.step.acceptance_rule import AcceptanceRule
+from trtspec.executor.step.prompt_logprobs import PromptRows
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.request_processors import LogitsChange, RequestProcessors
 from trtspec.executor.step.simulation import SimulatedAcceptance
@@ -45,7 +46,9 @@ class Sampler:
     def needs_host(self, request: Request) -> bool:
         """Whether a request needs more than an engine that samples can do."""
         is_changed = request.id in self._processors.live_requests
-        return self._rule is not None or is_changed or request.params.logprobs is not None
+        params = request.params
+        reads = params.logprobs is not None or params.prompt_logprobs is not None
+        return self._rule is not None or is_changed or reads
 
     def shape_drafts(self, plan: StepPlan, drafts: DraftBatch, max_depth: int) -> DraftBatch:
         """See `RequestProcessors.shape_drafts`."""
@@ -62,7 +65,14 @@ class Sampler:
         stream.
         """
         packed = plan.pack(target.layout, drafts)
+        prompts = PromptRows(plan, drafts)
         changes = self._processors.changes(plan, drafts)
+        if prompts:
+            every, hidden = target.forward(prompts.added_to(packed))
+            logits, found = prompts.split(every)
+            verification = self._verify(plan, drafts, changes, logits, hidden)
+            verification.prompts = found
+            return verification
         if target.verifies and not self._forces(drafts) and not any(changes):
             asked = sampling_rows.verify_inputs(plan, drafts)
             logits, hidden, outputs = target.verify(packed, asked)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trtspec.backends.staging import to_host
+from trtspec.executor.step.prompt_logprobs import PromptLogprobs
 from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult, TokenLogprobs
 from trtspec.ops.draft_batch import DraftBatch
@@ -17,6 +18,7 @@ class Verification:
     """What was launched at the target.
 
     hidden: the target's hidden states of all rows of the step ``[T, n*H]``, if it outputs them.
+    prompts: log probabilities of prompts, of the items that want some, by place.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class Verification:
         """``decide``: returns the result for the plan, waiting for the device if it is made there.
         ``raw``: log probabilities ``[1 + nodes, V]`` of the items that want some, by place."""
         self.hidden = hidden
+        self.prompts: Mapping[int, PromptLogprobs] = {}
         self._plan = plan
         self._decide = decide
         self._raw = raw or {}
