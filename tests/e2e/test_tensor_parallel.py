@@ -143,13 +143,14 @@ def test_every_method_in_every_way(
 )
 def test_texts_of_families(tmp_path: Path, family: str, by_expert: bool) -> None:
     """Experts of a softmax router, shared out whole; states, with snapshots, replays of accepted
-    drafts, preemption."""
+    drafts, preemption. Each drafts for itself, split as well, and so is nearly always right."""
     models = TinyModels(tmp_path)
     models.hf = cache(family_model)
-    options = {**SMALL, "enable_expert_parallel": by_expert}
-    with split(models.folder(family), ngram(4), **options) as llm:
+    folder, options = models.folder(family), {**SMALL, "enable_expert_parallel": by_expert}
+    with split(folder, {**chain(folder, 3), "draft_tensor_parallel_size": 2}, **options) as llm:
         assert_texts(models, family, texts(llm))
-        assert llm.get_metrics()["num_accepted_tokens"] > 0
+        metrics = llm.get_metrics()
+        assert metrics["num_accepted_tokens"] > 0.9 * metrics["num_draft_tokens"] > 0
         assert_no_leak(llm)
 
 
