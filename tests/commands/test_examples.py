@@ -35,6 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
         ("streaming", 1),
         ("hybrid", 3),
         ("json_schema", 1),
+        ("lora", 3),
     ],
 )
 def test_an_example(run: Run, name: str, lines: int) -> None:
