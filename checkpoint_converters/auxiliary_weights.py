@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class AuxiliaryWeights:
     """Networks of a draft in a target's checkpoint.
 
-    tensors: of all names and for so many layers of the target, the names that are theirs. key: what
-    config.json has only with them; empty: they may always be there. class_prefix: what stands
-    before the target's own class in ``architectures`` then.
+    tensors: returns the names that are theirs, given all names and the target's number of layers.
+    key: a key that config.json has only with them; empty: they may always be present. class_prefix:
+    the prefix of the target's class in ``architectures`` if they are present.
     """
 
     tensors: Callable[[Collection[str], int], set[str]]

@@ -1,17 +1,17 @@
 """The two spellings of a language model's tensor names, read as one.
 
-A causal language model saves its decoder below ``model.`` and its head as ``lm_head.weight``. The
+A causal language model saves its decoder below ``model.`` and its head as ``lm_head.weight``. A
 decoder saved alone (``LlamaModel.save_pretrained``) has the same names without ``model.``. Rules:
 
-* Without any name below ``model.``, names that begin with a part of the decoder (`PARTS`) are read
-  as if ``model.`` stood before them. All others keep their names.
-* Names of both spellings in one checkpoint are refused: nothing says which of them count.
+* If no name is below ``model.``, names that begin with a part of the decoder (`PARTS`) are read as
+  if prefixed with ``model.``. All others stay as they are.
+* Both spellings in one checkpoint are refused, because nothing says which of them count.
 
-A composite model's save has its language model below ``model.language_model.`` or
-``language_model.``, which is read as if it stood alone.
+A composite model stores its language model below ``model.language_model.`` or ``language_model.``,
+which is read as if it were saved alone.
 
-Missing tensors and such as have no use are refused as ever. Beside these names, a head that is tied
-to the embedding may be all that is there of both, see `checkpoint_converters.load_checkpoint`.
+Missing and unused tensors are refused as usual. A head tied to the embedding may also be stored in
+its place; see `checkpoint_converters.load_checkpoint`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PARTS = ("embed_tokens.", "layers.", "norm.", "rotary_emb.", "mtp_layers.")
 
 
 def read_model_headers(folder: Path) -> dict[str, TensorHeader]:
-    """`read_headers` of a language model, by the names of a causal one; of a GGUF file, or of a
-    folder that holds one, its own names.
+    """`read_headers` for a language model, with the names of a causal one; for a GGUF file, or a
+    folder with one, its own names.
 
-    Raises CheckpointError as `read_headers` and `open_gguf`, and for names of both spellings.
+    Raises CheckpointError as `read_headers` and `open_gguf`, and for names in both spellings.
     """
     gguf = find_gguf(folder)
     if gguf is not None:
@@ -65,13 +65,13 @@ def _alone(name: str) -> str:
 
 
 def as_causal(module: str) -> str:
-    """The name of a module, whichever of the spellings it has, as in a causal language model."""
+    """A module's name as in a causal language model, given either spelling."""
     alone = _alone(f"{module}.").removesuffix(".")
     return BASE + alone if alone.startswith(PARTS) else alone
 
 
 def base_note(headers: Mapping[str, TensorHeader]) -> str:
-    """What a message about `read_model_headers` has to say where names have a `BASE` that the file
-    lacks; else nothing."""
+    """A note for messages about `read_model_headers` if names have a `BASE` that the file lacks;
+    otherwise empty."""
     is_base = any(name == BASE + header.name for name, header in headers.items())
     return f" (a base model's save: {BASE!r} is put before its names)" if is_base else ""

@@ -1,6 +1,6 @@
 """Capture: which hidden states of the target a draft reads, in one convention.
 
-Inside trtspec, layer i is the *output* of decoder layer i (0-based), and -1 the embeddings.
+Inside trtspec, layer i means the *output* of decoder layer i (0-based), and -1 the embeddings.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capture:
-    """``layers`` in the order of their concatenation, ``source`` (where they were read, by which
-    convention) and ``notes`` (lines about what was converted)."""
+    """``layers`` in the order of their concatenation, ``source`` (where they were read and by which
+    convention) and ``notes`` (lines about conversions)."""
 
     layers: tuple[int, ...]
     source: str

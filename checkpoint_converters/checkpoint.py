@@ -1,4 +1,4 @@
-"""The internal checkpoint, and finding out which family a folder or GGUF file holds."""
+"""The internal checkpoint, and finding the family of a folder or GGUF file."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError, ConfigError
 
 _ROUNDED = 0.25
-"""Rounding to four bits moves a matrix by a tenth of its norm; two that have nothing to do with
-each other are further apart than either is long."""
+"""Rounding to four bits moves a matrix by a tenth of its norm; two unrelated matrices are farther
+apart than either norm."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose headers fit its config: every tensor has a use or stands in ``ignored``.
+    """A checkpoint whose headers match its config: every tensor is used or listed in ``ignored``.
 
-    ``tensors`` maps internal names to tensors, each read from its file when asked for.
+    ``tensors`` maps internal names to tensors, each read from its file on demand.
     """
 
     path: Path
@@ -52,14 +52,13 @@ class Checkpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """`fingerprint` of the folder; reads all its weights, once, when first asked for."""
+        """`fingerprint` of the folder; computed from all its weights on first use."""
         return fingerprint(self.path)
 
 
 def content_of(path: Path) -> list[Path]:
-    """The files by which a checkpoint is known: its configs (the model's, of generation and of
-    quantization) and weight files. The tokenizer is no part of it, but where a GGUF file holds all
-    of this."""
+    """The files that identify a checkpoint: its configs (model, generation, quantization) and
+    weight files. The tokenizer is excluded, except in a GGUF file, which holds everything."""
     gguf = find_gguf(path)
     if gguf is not None:
         return list(open_gguf(gguf).files)
@@ -67,7 +66,7 @@ def content_of(path: Path) -> list[Path]:
 
 
 def config_files(path: Path) -> list[Path]:
-    """The configs that a folder has; none for a GGUF file."""
+    """The configs in a folder; none for a GGUF file."""
     if find_gguf(path) is not None:
         return []
     configs = (CONFIG, GENERATION_CONFIG, *QUANTIZATION_FILES)
@@ -75,13 +74,13 @@ def config_files(path: Path) -> list[Path]:
 
 
 def fingerprint(path: Path) -> str:
-    """Hash (32 hex digits) of `content_of` a folder: names, sizes and every byte, not where the
-    files lie."""
+    """Hash (32 hex digits) of a folder's `content_of`: names, sizes and every byte, but not
+    paths."""
     return hash_files(content_of(path))
 
 
 def reading_notes(path: Path) -> list[str]:
-    """Lines about what is made of a checkpoint's weights, where that is not as it stands there."""
+    """Lines about weights that are converted rather than taken as stored."""
     gguf = find_gguf(path)
     kinds = [] if gguf is None else open_gguf(gguf).block_types
     if gguf is None or not kinds:
@@ -93,12 +92,11 @@ def reading_notes(path: Path) -> list[str]:
 
 
 def read_config(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> ModelConfig:
-    """The resolved config of a checkpoint folder or GGUF file, without its weights.
-    ``auxiliary``: see `load_checkpoint`.
+    """The resolved config of a checkpoint folder or GGUF file, without its weights. ``auxiliary``:
+    see `load_checkpoint`.
 
-    Only if config.json names no dtype, or weights are quantised, are the weight files' headers read
-    for it. Raises
-    CheckpointError for an architecture, activation, rope type or quantization not supported.
+    Reads headers of weight files only if config.json names no dtype or weights are quantised.
+    Raises CheckpointError for an unsupported architecture, activation, rope type or quantization.
     """
     family, hf = _detect(path, auxiliary)
     if is_quantised(hf):
@@ -107,13 +105,13 @@ def read_config(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> Model
 
 
 def load_checkpoint(path: Path, auxiliary: Sequence[AuxiliaryWeights] = ()) -> Checkpoint:
-    """Open a checkpoint folder, or a GGUF file (or a folder that holds one and no safetensors):
-    config and headers are checked in full, no weight is read yet. ``auxiliary``: what it may hold
-    besides the model, which is ignored.
+    """Open a checkpoint folder or GGUF file (or a folder with one and no safetensors). Config and
+    headers are checked in full; no weight is read yet. ``auxiliary``: what it may hold besides the
+    model, which is ignored.
 
-    A model that ties its head to its embedding may store either. One that stores both has them
-    compared here, and so read: equal, or as near as rounding a quantised one leaves them, the head
-    is ignored; different, the checkpoint contradicts its config and is refused. Names: see
+    A model whose head is tied to its embedding may store either. If it stores both, they are read
+    and compared: the head is ignored if they are equal (or as close as rounding leaves a quantised
+    one); otherwise the checkpoint contradicts its config and is refused. Names: see
     `checkpoint_converters.base_names`. Raises CheckpointError naming file, tensor, expected and
     found.
     """
@@ -203,8 +201,8 @@ def _config(family: Family, hf: HfConfig, headers: Mapping[str, TensorHeader]) -
 
 
 def _dtype_of(family: Family, headers: Mapping[str, TensorHeader]) -> str:
-    """The dtype of a checkpoint whose config names none: that of its embedding, or of a head that
-    stands for both."""
+    """The dtype of a checkpoint whose config names none: that of its embedding, or of a head in its
+    place."""
     header = headers.get(family.embedding, headers.get(family.head))
     return DTYPES.get(header.dtype, "float32") if header is not None else "float32"
 
@@ -220,7 +218,7 @@ def _require_equal(embedding: TensorHeader, head: TensorHeader) -> None:
 
 
 def _agree(embedding: TensorHeader, head: TensorHeader) -> bool:
-    """Whether two matrices are one; of which a quantised one was rounded."""
+    """Whether two matrices are the same apart from rounding, if one is quantised."""
     ours, theirs = embedding.read(), head.read()
     if embedding.storage is None and head.storage is None:
         return ours.dtype == theirs.dtype and torch.equal(ours, theirs)

@@ -1,4 +1,4 @@
-"""Hash of file contents, in parallel: the fingerprint by which no stale engine is ever reused."""
+"""Parallel hash of file contents: the fingerprint that prevents reuse of a stale engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CHUNK = 64 * 2**20  # bytes hashed by one task
 
 
 def hash_file(file: Path, threads: int = 4) -> str:
-    """Hex digest (64 digits) over the bytes of a file.
+    """Hex digest (64 digits) of a file's bytes.
 
-    Chunks are hashed in parallel (about 1 GB/s a core, or what the disk gives); the chunk digests
-    are hashed in order.
+    Chunks are hashed in parallel (about 1 GB/s per core, or disk speed); the chunk digests are
+    hashed in order.
     """
     hash_chunk = partial(_hash_chunk, file)
     starts = range(0, file.stat().st_size, _CHUNK)
@@ -28,10 +28,10 @@ def hash_file(file: Path, threads: int = 4) -> str:
 
 
 def hash_files(files: Sequence[Path], digest: Callable[[Path], str] = hash_file) -> str:
-    """Hex digest (32 digits) over the names, sizes and bytes of files; their order counts.
+    """Hex digest (32 digits) of the names, sizes and bytes of files; their order matters.
 
-    Sizes and times alone would not do: a checkpoint that is copied over another with its times
-    would pass for that one. ``digest`` may remember what `hash_file` said of a file.
+    Sizes and times are not enough: a checkpoint copied over another one with its times preserved
+    would pass for it. ``digest`` may cache results of `hash_file`.
     """
     total = blake2b(digest_size=16)
     for file in files:

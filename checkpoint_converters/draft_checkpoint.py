@@ -1,4 +1,4 @@
-"""DraftFolder and DraftCheckpoint: a draft's folder as it is opened, and as it fits a target."""
+"""DraftFolder and DraftCheckpoint: a draft's folder when opened, and when matched to a target."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from trtspec.config.storage import NetworkStorage
 from trtspec.errors import CheckpointError
 
 _NEVER = -1e30
-"""Added to a logit: less than any other, and a finite number, as weights have to be."""
+"""Added to a logit: below any other, but finite, as weights must be."""
 
 
 @dataclass(frozen=True)
 class DraftFolder:
-    """A draft's folder, or GGUF file; its tensors are looked at when they are asked for.
+    """A draft's folder or GGUF file; tensors are read on demand.
 
-    runs: what drafts this version runs, for messages. auxiliary: what a language model's checkpoint
-    may hold besides it.
+    runs: the drafts that this version runs, for messages. auxiliary: what a language model's
+    checkpoint may hold besides it.
     """
 
     path: Path
@@ -47,8 +47,10 @@ class DraftFolder:
 
     @classmethod
     def open(cls, path: Path, runs: str, auxiliary: Sequence[AuxiliaryWeights]) -> DraftFolder:
-        """Raises:
-        CheckpointError: it is no folder and no GGUF file, or has no readable config.json.
+        """Open a draft's folder or GGUF file.
+
+        Raises:
+            CheckpointError: it is neither, or has no readable config.json.
         """
         if not path.exists():
             raise CheckpointError(
@@ -58,12 +60,12 @@ class DraftFolder:
 
     @cached_property
     def headers(self) -> dict[str, TensorHeader]:
-        """Its tensors, by their own names; quantised weights as floats."""
+        """Its tensors under their own names; quantised weights as floats."""
         return fold(self.hf, read_any_headers(self.path))
 
     @cached_property
     def tensors(self) -> dict[str, TensorHeader]:
-        """Its tensors, by common names."""
+        """Its tensors under common names."""
         return normalise(self.headers)
 
     def not_run(self, what: str) -> CheckpointError:
@@ -71,7 +73,7 @@ class DraftFolder:
         return self.hf.refuse(f"{what}: this version does not run it yet; it runs {self.runs}")
 
     def refuse_token_map(self, what: str, token_map: Path | None) -> None:
-        """CheckpointError if a token map is given for a draft whose head cannot be cut."""
+        """Raise CheckpointError if a token map is given for a draft whose head cannot be cut."""
         if token_map is not None:
             raise CheckpointError(
                 f"{self.path} holds {what}, whose head is not cut; leave the token map {token_map} "
@@ -84,11 +86,11 @@ class DraftCheckpoint:
     """A draft that fits its target.
 
     method: the speculative method that runs it. config: the shape of its network. ``tensors`` maps
-    internal names to tensors, each read when asked for; besides weights, ``token_map [V_d] i64`` is
-    the target's id of each row of a head with fewer rows than the target has tokens. ``notes`` are
-    lines to print, the first of them the decision what the folder holds; ``files`` are all it is
-    made of. ``doubts``: what makes it likely that drafts are accepted seldom, each with its remedy;
-    they are to be shown to whoever uses it.
+    internal names to tensors read on demand; besides weights, ``token_map [V_d] i64`` is the
+    target's id of each row of a head that has fewer rows than the target has tokens. ``notes`` are
+    lines to print, the first about what the folder was recognised as; ``files`` are all files it
+    consists of. ``doubts``: reasons to expect low acceptance, each with its remedy, to be shown to
+    the user.
     """
 
     path: Path
@@ -102,19 +104,19 @@ class DraftCheckpoint:
 
     @property
     def kind(self) -> str:
-        """Of its network, such as ``"eagle"`` or ``"model"``."""
+        """The kind of its network, such as ``"eagle"`` or ``"model"``."""
         kind: str = self.config.kind
         return kind
 
     @cached_property
     def storage(self) -> NetworkStorage | None:
-        """How its weights are quantised; None: they are floats."""
+        """How its weights are quantised; None for floats."""
         return storage_of(self.tensors.headers)
 
     def in_floats(self, head_alone: bool = False, bits: int = 0) -> DraftCheckpoint:
-        """Itself, with floats in place of the quantised weights of linear layers that have more
-        than ``bits``, or of the head alone. Embeddings stay as they are: of a language model whose
-        head is its embedding, the head becomes a tensor of its own."""
+        """A copy with floats in place of quantised weights of linear layers with more than
+        ``bits``, or of the head alone. Embeddings are kept: in a language model whose head is its
+        embedding, the head becomes a separate tensor."""
         found = self if not isinstance(self.config, ModelConfig) else self._with_head()
         whole = found.tensors.headers
         kept = {n for n in whole if n.endswith(EMBEDDING)}
@@ -124,14 +126,14 @@ class DraftCheckpoint:
         return found._holding(found.config, found.tensors.in_floats(kept))
 
     def with_caches(self, dtype: CacheDtype | None) -> DraftCheckpoint:
-        """Itself, its network keeping K/V so; see `DraftConfig.with_caches`."""
+        """A copy whose network stores K/V this way; see `DraftConfig.with_caches`."""
         return replace(self, config=self.config.with_caches(dtype))
 
     def cut_to(self, token_map: Path, target: ModelConfig) -> DraftCheckpoint:
-        """Itself, a causal language model, with the rows of its head for the ids in a file.
+        """A copy of a causal language model with the head's rows for the ids in a file.
 
         Raises:
-            CheckpointError: the file is no token map of the tokens that both models have.
+            CheckpointError: the file is not a token map of tokens that both models have.
         """
         vocab = min(self.config.vocab_size, target.vocab_size)
         ids = read_token_map(token_map, vocab)
@@ -166,7 +168,7 @@ class DraftCheckpoint:
         return replace(self, tensors=LazyTensors(tensors), notes=notes, files=files)
 
     def _with_head(self) -> DraftCheckpoint:
-        """Itself, a causal language model, with a head that is a tensor of its own."""
+        """A copy of a causal language model whose head is a separate tensor."""
         config, tensors = self.config, dict(self.tensors.headers)
         if not config.head.tied:
             return self
@@ -175,15 +177,15 @@ class DraftCheckpoint:
         return self._holding(untied, LazyTensors(tensors))
 
     def _holding(self, config: Any, tensors: LazyTensors) -> DraftCheckpoint:
-        """Itself with these, and what the config of a language model says of the storage."""
+        """A copy with these tensors, and the storage in a language model's config updated."""
         found = replace(self, config=config, tensors=tensors)
         if not isinstance(config, ModelConfig):
             return found
         return replace(found, config=replace(config, storage=found.storage))
 
     def without(self, tokens: Sequence[int]) -> DraftCheckpoint:
-        """Itself, a causal language model, with a bias by which it never drafts these tokens. None
-        is needed where its head has been cut to others."""
+        """A copy of a causal language model with a bias that keeps it from drafting these tokens.
+        None is needed if its head has been cut to others."""
         config = self.config
         bias = torch.zeros(config.vocab_size)
         bias[torch.tensor(tokens)] = _NEVER
@@ -198,11 +200,11 @@ class DraftCheckpoint:
 
     @property
     def content(self) -> list[Path]:
-        """The files by which it is known: configs, weight files and token map."""
+        """The files that identify it: configs, weight files and token map."""
         return config_files(self.path) + list(self.files)
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash (32 hex digits) of its content; for a causal language model that of
-        `checkpoint_converters.fingerprint`. Reads all of it, once."""
+        `checkpoint_converters.fingerprint`. Reads everything once."""
         return hash_files(self.content)

@@ -1,4 +1,4 @@
-"""What config.json and the tensors of a draft say of its decoder and its head."""
+"""The decoder and head of a draft, from its config.json and tensors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _windows(hf: HfConfig, draft: HfConfig, num_layers: int) -> tuple[int, ...]:
 
 
 def head_rows(hf: HfConfig, headers: Headers, vocab: int) -> int:
-    """Rows of the draft's head; fewer than the vocabulary need ``d2t`` and a head of its own."""
+    """Rows of the draft's head; fewer than the vocabulary require ``d2t`` and a separate head."""
     d2t, head = headers.get(D2T), headers.get(HEAD)
     said = hf.get("draft_vocab_size")
     if said is not None and type(said) is not int:
@@ -135,11 +135,11 @@ def head_rows(hf: HfConfig, headers: Headers, vocab: int) -> int:
 
 
 def architectures(hf: HfConfig) -> list[str]:
-    """The names in config.json; empty where there are none."""
+    """The names in config.json, possibly none."""
     names = hf.get("architectures")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def nested(value: Any) -> Mapping[str, Any]:
-    """An object of config.json; empty where there is none."""
+    """An object in config.json; empty if absent."""
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Names that the tensors of drafts are brought to, whatever their format calls them."""
+"""Common names for the tensors of drafts, whatever their format calls them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ IGNORED = (
     r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
     r"verifier_(norm|lm_head)\.weight",
 )
-"""What nothing needs, or is read apart: the vocabulary's tables, what the config determines, and
-the copies of the target's parts that speculators trains against."""
+"""Tensors that are unused or read elsewhere: the vocabulary's tables, what the config determines,
+and copies of the target's parts that speculators trains against."""
 
 _PREFIXES = ("model.", "eagle_module.", "draft_model.")
 _SPELLINGS = (
@@ -44,9 +44,9 @@ _SPELLINGS = (
 
 
 def normalise(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """The tensors by common names: prefixes dropped, ``midlayer.`` read as ``layers.0.``.
+    """The tensors under common names: prefixes dropped, ``midlayer.`` read as ``layers.0.``.
 
-    Raises CheckpointError when two tensors come to the same name.
+    Raises CheckpointError if two tensors get the same name.
     """
     found: dict[str, TensorHeader] = {}
     for original, header in headers.items():
@@ -64,7 +64,7 @@ def normalise(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
 
 
 def count_layers(headers: Mapping[str, TensorHeader]) -> int:
-    """Decoder layers of a draft by its (common) tensor names."""
+    """The number of decoder layers in a draft, from its (common) tensor names."""
     layers = [re.match(r"layers\.(\d+)\.", name) for name in headers]
     return max((int(layer.group(1)) + 1 for layer in layers if layer), default=0)
 
@@ -76,9 +76,9 @@ def layer_names(
     wide: bool = False,
     names: NameMap = HF_DECODER,
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """(common name, internal name, shape) of the weights of one decoder layer; a ``wide`` one reads
-    an embedding and a state side by side. ``names``: of a family's layers, which are the common
-    ones of this layer."""
+    """(common name, internal name, shape) of each weight in one decoder layer; a ``wide`` one reads
+    an embedding and a state side by side. ``names``: of a family's layers, used as the common names
+    of this layer."""
     hidden, own = decoder.hidden_size, f"layers.{layer}."
     width = 2 * hidden if wide else hidden
     tensors = layer_tensors(decoder.layers[layer], hidden, width, input_norm)

@@ -1,4 +1,4 @@
-"""Which of the target's tokens the head of a draft covers, and what it borrows of the target."""
+"""Which of the target's tokens a draft's head covers, and what it borrows from the target."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def cut_head(
     target: ModelConfig,
     of_tokens: Sequence[str] = HEAD_ROWS,
 ) -> tuple[Reader, tuple[str, ...]]:
-    """A head of the whole vocabulary cut to the ids in a file: the config, and a line about it. To
-    ``tensors`` the map is added; those that are ``of_tokens``, a row for each token that the head
-    says, are cut where the draft has them."""
+    """Cut a head over the whole vocabulary to the ids in a file: the config, and a line about it.
+    Adds the map to ``tensors`` and cuts those ``of_tokens`` (one row per token of the head) that
+    the draft has."""
     ids = read_token_map(token_map, target.vocab_size)
     if len(ids) < target.vocab_size:
         config = dataclasses.replace(config, draft_vocab_size=len(ids))  # type: ignore[type-var]
@@ -52,8 +52,8 @@ def cut_head(
 
 @dataclasses.dataclass(frozen=True)
 class MappedHead(Generic[Reader]):
-    """A network whose head covers what it is to cover. notes, doubts: see `DraftCheckpoint`. files:
-    what it was made of beside the checkpoint's. used: names of the map that was taken."""
+    """A network whose head covers the intended tokens. notes, doubts: see `DraftCheckpoint`. files:
+    those used beside the checkpoint's. used: names of the map that was taken."""
 
     config: Reader
     notes: tuple[str, ...]
@@ -71,11 +71,11 @@ def map_head(
     token_map: Path | None,
     of_tokens: Sequence[str] = HEAD_ROWS,
 ) -> MappedHead[Reader]:
-    """The checkpoint's own map of a draft vocabulary, or the one in a file, added to ``tensors``;
+    """Add the checkpoint's own map of a draft vocabulary, or the one in a file, to ``tensors``;
     ``of_tokens``: see `cut_head`.
 
     Raises:
-        CheckpointError: a map that does not fit, or two of them.
+        CheckpointError: a map that does not fit, or two maps.
     """
     if D2T in headers and token_map is not None and config.maps_tokens:
         raise CheckpointError(
@@ -97,8 +97,8 @@ def read_map(
     tensors: dict[str, TensorHeader],
     target: ModelConfig,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Add a checkpoint's own map of a draft vocabulary to ``tensors``; lines about it, and
-    those of them that are doubts."""
+    """Add a checkpoint's own map of a draft vocabulary to ``tensors``. Returns lines about it, and
+    those that are doubts."""
     if D2T not in headers:
         return [], ()
     t2d = headers.get(T2D)
@@ -115,13 +115,13 @@ def read_map(
 
 
 def borrowed(config: StateReader) -> list[str]:
-    """Lines about what of the target's it uses."""
+    """Lines about the target's parts that it uses."""
     parts = (("embedding", config.own_embedding), ("head", config.own_head))
     return [f"the {part} is the target's" for part, own in parts if not own]
 
 
 def coverage(ids: Tensor, target: ModelConfig, source: str) -> str:
-    """A line about the tokens that a draft may propose."""
+    """A line about the tokens that a draft can propose."""
     covered = set(ids.tolist())
     text = f"proposes {len(covered)} of the target's {target.vocab_size} tokens ({source})"
     ends = [token for token in target.eos_token_ids if token not in covered]
@@ -131,5 +131,5 @@ def coverage(ids: Tensor, target: ModelConfig, source: str) -> str:
 
 
 def held_map(ids: Tensor, file: Path) -> TensorHeader:
-    """The map as a tensor, of which the file says where it is from."""
+    """The map as a tensor that names the file it comes from."""
     return HeldTensor(TOKEN_MAP, file, "I64", tuple(ids.shape), ids)

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file -> the keys and values that a config.json would have."""
+"""The metadata of a GGUF file -> the equivalent keys and values of a config.json."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from checkpoint_converters.gguf_keys import GgufKeys, layer_windows
 from checkpoint_converters.tokenizers.gguf_token_types import end_tokens
 
 ARCHITECTURE = "general.architecture"
-"""GGUF's own key, which stays among the values."""
+"""GGUF's own key, kept among the values."""
 
 BLOCKS_AS = "bfloat16"
-"""The dtype of a model whose weights are quantised, unless another is asked for."""
+"""The dtype of a model with quantised weights, unless another is requested."""
 
 EMBEDDING = "token_embd.weight"
 HEAD = "output.weight"
@@ -23,7 +23,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 SHORT_FACTORS = "rope_factors_short.weight"
 LONG_FACTORS = "rope_factors_long.weight"
 _STILL = 1e20
-"""By so much, or more, the frequency of a pair that does not turn is divided."""
+"""A frequency divided by this much or more belongs to a pair that does not rotate."""
 
 _FIELDS = {
     "max_position_embeddings": "context_length",
@@ -55,7 +55,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 _NO_MATRICES = ("_norm.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ffn_gate_inp.weight")
-"""How the names of tensors end that may have two dimensions, and are float32 in any file."""
+"""Suffixes of tensors that may have two dimensions but are float32 in every file."""
 
 # Llama 3.1 and after: their factors are a tensor in the file, not the numbers it was made of.
 _LLAMA_3 = {
@@ -66,11 +66,12 @@ _LLAMA_3 = {
 
 
 def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
-    """What the families read, by config.json's keys, and `ARCHITECTURE`. ``keys``: of the family.
+    """What the families read, under config.json's keys, and `ARCHITECTURE`. ``keys``: those of the
+    family.
 
     Raises:
-        CheckpointError: a key is missing, has a value of another kind, or one that would change
-            the model in a way that is not read; key and value are named.
+        CheckpointError: a key is missing, has a value of the wrong type, or one that would change
+            the model in an unsupported way; key and value are named.
     """
     architecture = file.text(ARCHITECTURE)
 
@@ -130,12 +131,12 @@ def read_gguf_config(file: GgufFile, keys: GgufKeys) -> dict[str, Any]:
 
 
 def _instead(file: GgufFile, key: str) -> list[int]:
-    """What another key may say in place of one that is not there."""
+    """A value that another key may give for an absent one."""
     return [] if file.get(key) is None else [file.integer(key)]
 
 
 def _by_layer(file: GgufFile, key: str, layers: int) -> Any:
-    """A number, or a list of one for each layer."""
+    """A number, or a list of one per layer."""
     found = file.get(key)
     if not isinstance(found, list):
         return file.integer(key)
@@ -162,7 +163,7 @@ def _require_size(file: GgufFile, key: str, size: int) -> None:
 def _rotated_part(
     file: GgufFile, architecture: str, head_dim: int, keys: GgufKeys
 ) -> dict[str, float]:
-    """Which part of a head turns, in a family that may turn a part."""
+    """The rotated part of a head, in a family that may rotate only a part."""
     key = f"{architecture}.rope.dimension_count"
     if not keys.partial_rotation:
         _require_size(file, key, head_dim)
@@ -203,8 +204,8 @@ def _rope(file: GgufFile, architecture: str, head_dim: int, keys: GgufKeys) -> d
 
 
 def _turning(file: GgufFile, head_dim: int) -> dict[str, float]:
-    """The part of a head that turns: its pairs have a factor of 1, which all others divide by far
-    more than any text has positions."""
+    """The part of a head that rotates. Its pairs have a factor of 1; the factors of all others
+    exceed the length of any text."""
     if ROPE_FACTORS not in file.tensors:
         raise file.refuse(f"it has no tensor {ROPE_FACTORS}; convert it anew")
     found = file.tensors[ROPE_FACTORS].read().float().tolist()
@@ -223,7 +224,7 @@ def _turning(file: GgufFile, head_dim: int) -> dict[str, float]:
 
 
 def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
-    """Both sets of factors, which are tensors of the file."""
+    """Both sets of factors, which are tensors in the file."""
     found: dict[str, Any] = {
         "original_max_position_embeddings": file.integer(
             f"{prefix}scaling.original_context_length"
@@ -238,7 +239,7 @@ def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
 
 
 def _llama_3(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]:
-    """The settings whose factors a file holds; CheckpointError for other factors."""
+    """The settings that yield the factors in a file; CheckpointError if none do."""
     found = file.tensors[ROPE_FACTORS].read().float().tolist()
     factor = max(found, default=1.0)
     waves = [theta ** (2 * i / head_dim) for i in range(len(found))]
@@ -253,7 +254,7 @@ def _llama_3(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]:
 
 
 def _llama_3_factor(factor: float, wave: float) -> float:
-    """By how much a frequency is divided, of a wave of so many tokens (over 2 pi)."""
+    """The divisor of a frequency with a wavelength of so many tokens (over 2 pi)."""
     low, high = _LLAMA_3["low_freq_factor"], _LLAMA_3["high_freq_factor"]
     turns = _LLAMA_3["original_max_position_embeddings"] / (2 * math.pi * wave)
     kept = min(max((turns - low) / (high - low), 0.0), 1.0)
@@ -261,8 +262,7 @@ def _llama_3_factor(factor: float, wave: float) -> float:
 
 
 def _dtype(file: GgufFile) -> str:
-    """That of the matrices where all have one, float32 where they differ; `BLOCKS_AS` if any of
-    them is quantised."""
+    """The common dtype of the matrices, float32 if they differ; `BLOCKS_AS` if any is quantised."""
     matrices = [
         tensor
         for name, tensor in file.tensors.items()

@@ -1,4 +1,4 @@
-"""llama.cpp's names for the tensors of Llama-like decoders, whatever their family."""
+"""llama.cpp's tensor names for Llama-like decoders of all families."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""llama.cpp's names for the tensors of the gated delta rule, and the keys of its hybrids.
+"""llama.cpp's tensor names for the gated delta rule, and the keys of its hybrids.
 
-Files of Qwen3.5 have value heads in tiles: head h has the q and k of key head h % key heads. Those
-of Qwen3-Next have them in the order of other checkpoints."""
+Files of Qwen3.5 tile the value heads: head h uses q and k of key head h % key heads. Files of
+Qwen3-Next have the same order as other checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ MIXED_GATES = {_B + "ssm_ba": ba_rows}
 
 
 def delta_values(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of the delta rule, and which layers have it.
+    """The config.json values of the delta rule, and which layers have it.
 
     Raises:
-        CheckpointError: a key is missing, or has a value of another kind.
+        CheckpointError: a key is missing or has a value of the wrong type.
     """
     architecture = values[ARCHITECTURE]
 
@@ -71,4 +72,4 @@ EXPERT_DELTA_KEYS = replace(
     reads=EXPERT_READS,
     instead={"feed_forward_length": "expert_feed_forward_length"},  # no layer is dense
 )
-"""Of hybrids whose layers have experts."""
+"""Keys of hybrids with experts."""

@@ -1,4 +1,4 @@
-"""llama.cpp's names for the tensors of mixtures of experts, and their keys."""
+"""llama.cpp's tensor names and keys for mixtures of experts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ EXPERT_NAMES = {
     **{f"{_M}experts.{{e}}.{part}.weight": f"{_B}ffn_{part}_exps.{{e}}.weight" for part in _PARTS},
     **{f"{_M}shared.{part}.weight": f"{_B}ffn_{part}_shexp.weight" for part in _PARTS},
 }
-"""Those of one expert are no names in files, which hold all of a layer together."""
+"""Names of one expert's tensors, which do not occur in files: these stack all experts of a
+layer."""
 
 STACKED_EXPERTS: Mapping[str, Stacked] = {
     **{f"{_B}ffn_{part}_exps.weight": Stacked((part,)) for part in _PARTS},
@@ -41,4 +42,4 @@ def _one_row(whole: TensorHeader, mixer: MixerSpec) -> TensorHeader:
 
 
 EXPERT_CHANGES = {_B + "ffn_gate_inp_shexp.weight": _one_row}
-"""See `GgufNames.changes`: files hold the gate of a shared expert as a vector."""
+"""See `GgufNames.changes`: files hold a shared expert's gate as a vector."""

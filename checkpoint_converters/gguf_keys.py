@@ -1,4 +1,4 @@
-"""GgufKeys: what the GGUF files of a family say beside what those of all families do."""
+"""GgufKeys: what a family's GGUF files say beyond the keys common to all families."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ RMS_EPSILON = ("attention.layer_norm_rms_epsilon", "rms_norm_eps")
 
 @dataclass(frozen=True)
 class GgufKeys:
-    """GGUF's keys stand behind the architecture's name; config.json's are transformers'.
+    """GGUF keys are given without the architecture prefix; config.json keys are transformers'.
 
-    epsilon: the key of the norms' epsilon, and config.json's. reads: config.json's key by GGUF's
-    for numbers that are taken over; a zero means, as in llama.cpp, that it is not set.
-    window_period: of so many layers the last one has no window, where the file gives one without
-    saying which layers do; 0: the family has none. default_window: where the file gives none.
-    longrope: whether it may hold two tensors of factors. marks_turning: whether its tensor of
-    factors says which part of a head turns. by_layer: config.json's keys whose number may be a list
-    of one for each layer, for ``derives`` to read. of_images: GGUF's keys that change no text.
-    instead: GGUF's keys that may say in place of others, where these are missing.
-    derives: further values of config.json, of the
-    file and of those that were read.
+    epsilon: the key of the norms' epsilon, and config.json's. reads: config.json key by GGUF key
+    for numbers that are copied; as in llama.cpp, zero means unset. window_period: the last of every
+    so many layers has no window, if the file gives a window without saying which layers have it; 0:
+    the family has no windows. default_window: if the file gives none. longrope: whether it may hold
+    two tensors of factors. marks_turning: whether its tensor of factors says which part of a head
+    rotates. by_layer: config.json keys whose value may be a list with one number per layer, for
+    ``derives`` to read. of_images: GGUF keys that do not affect text. instead: GGUF keys that may
+    replace others if these are missing. derives: computes further config.json values from the file
+    and the values read so far.
     """
 
     epsilon: tuple[str, str] = RMS_EPSILON
@@ -44,7 +43,7 @@ class GgufKeys:
 
     @property
     def taken(self) -> set[str]:
-        """GGUF's keys whose values may be any."""
+        """GGUF keys that may have any value."""
         scale = {"rope.scaling.attn_factor"} if self.longrope else set()
         return {*self.reads, *self.of_images, *scale, *({WINDOW} if self.window_period else ())}
 
@@ -53,7 +52,7 @@ def layer_windows(file: GgufFile, architecture: str, keys: GgufKeys, layers: int
     """``sliding_window`` and ``layer_types`` of config.json; nothing for a family without windows.
 
     Raises:
-        CheckpointError: a pattern that is neither a number nor a list of a mark for each layer.
+        CheckpointError: a pattern that is neither a number nor a list with a mark for each layer.
     """
     if not keys.window_period:
         return {}

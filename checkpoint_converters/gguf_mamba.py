@@ -1,4 +1,4 @@
-"""llama.cpp's names for the tensors of Mamba-2, in what form files hold them, and their keys."""
+"""llama.cpp's tensor names for Mamba-2, the form in which files hold them, and their keys."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ MAMBA_CHANGES = {
     _B + "ssm_norm.weight": _vector,
     _B + "ssm_conv1d.weight": _by_channel,
 }
-"""See `GgufNames.changes`: files hold ``-exp(a_log)``, and tensors of other shapes."""
+"""See `GgufNames.changes`: files hold ``-exp(a_log)``, and some tensors in other shapes."""
 
 
 def has_bias(file: GgufFile, name: str, layers: int) -> bool:
-    """Whether a matrix of some layer has one."""
+    """Whether a matrix has a bias in any layer."""
     return any(f"blk.{i}.{name}.bias" in file.tensors for i in range(layers))
 
 
 def mamba_values(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of Mamba-2.
+    """The config.json values of Mamba-2.
 
     Raises:
-        CheckpointError: a key is missing, or has a value of another kind.
+        CheckpointError: a key is missing or has a value of the wrong type.
     """
 
     def size(name: str) -> int:

@@ -1,6 +1,7 @@
 """config.json in the spellings of transformers 4 and 5: what all families read alike.
 
-A GGUF file says the same by keys of its own, see `gguf_config`."""
+A GGUF file has its own keys for the same; see `gguf_config`.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ GENERATION_CONFIG = "generation_config.json"
 
 @dataclass(frozen=True)
 class HfConfig:
-    """The two JSON files of a folder, and where they came from (for messages). Of a GGUF file
-    ``folder`` is that file, which says all ``values``."""
+    """The two JSON files of a folder, and where they came from (for messages). For a GGUF file,
+    ``folder`` is that file and ``values`` are its metadata."""
 
     folder: Path
     values: Mapping[str, Any]
@@ -31,10 +32,10 @@ class HfConfig:
 
     @classmethod
     def read(cls, folder: Path) -> HfConfig:
-        """Of a folder. Of a GGUF file, or a folder that holds one, only which architecture it is:
-        what else it says is read with its family's keys, see `of_gguf`.
+        """The config of a folder. For a GGUF file, or a folder with one, only its architecture: the
+        rest is read with its family's keys, see `of_gguf`.
 
-        Raises CheckpointError when config.json is missing or either file is damaged.
+        Raises CheckpointError if config.json is missing or either file is damaged.
         """
         gguf = find_gguf(folder)
         if gguf is not None:
@@ -48,17 +49,17 @@ class HfConfig:
 
     @classmethod
     def of_gguf(cls, file: GgufFile, keys: GgufKeys) -> HfConfig:
-        """What a GGUF file says; see `read_gguf_config` for errors."""
+        """The config in a GGUF file; see `read_gguf_config` for errors."""
         return cls(file.path, read_gguf_config(file, keys), {})
 
     @property
     def is_gguf(self) -> bool:
-        """Whether a GGUF file says ``values``."""
+        """Whether ``values`` come from a GGUF file."""
         return ARCHITECTURE in self.values
 
     @property
     def source(self) -> Path:
-        """The file that says ``values``."""
+        """The file that ``values`` come from."""
         return self.folder if self.is_gguf else self.folder / CONFIG
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -67,7 +68,7 @@ class HfConfig:
         return default if value is None else value
 
     def replacing(self, defaults: Mapping[str, Any]) -> HfConfig:
-        """Itself, with these values of keys that it lacks; JSON's null does not lack."""
+        """A copy with these values for absent keys; JSON's null counts as present."""
         return replace(self, values={**defaults, **self.values})
 
     def require(self, key: str) -> Any:
@@ -82,7 +83,7 @@ class HfConfig:
 
 
 def read_dtype(hf: HfConfig) -> str | None:
-    """The dtype that config.json names (``dtype`` or, older, ``torch_dtype``); None if neither."""
+    """The dtype in config.json (``dtype`` or, older, ``torch_dtype``), or None."""
     dtype = hf.get("dtype", hf.get("torch_dtype"))
     if dtype in (None, "auto"):
         return None
@@ -93,7 +94,7 @@ def read_dtype(hf: HfConfig) -> str | None:
 
 
 def read_eos(hf: HfConfig) -> tuple[int, ...]:
-    """End tokens: generation_config.json says them, one or a list; else config.json."""
+    """End tokens, from generation_config.json (one or a list) or else config.json."""
     file, value = GENERATION_CONFIG, hf.generation.get("eos_token_id")
     if value is None:
         file, value = CONFIG, hf.get("eos_token_id")

@@ -1,4 +1,4 @@
-"""Hugging Face's Llama-like decoders: the keys of the keys and tensor names that they share."""
+"""Hugging Face's Llama-like decoders: shared config keys and tensor names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-"""How `DenseSpec` calls the activations of transformers."""
+"""`DenseSpec`'s names for transformers' activations."""
 
 _L = "model.layers.{i}."
 _A = _L + "self_attn."
@@ -75,12 +75,12 @@ def read_layer(
     activation: str | None = None,
     norm: NormSpec | None = None,
 ) -> LayerSpec:
-    """The layer that every family of these reads alike: without biases, windows and head norms.
+    """The layer common to all families here: no biases, windows or head norms.
 
-    ``default_kv_heads`` stands in for an absent num_key_value_heads, None: as many as heads;
-    ``head_dim`` for an absent head_dim, None: hidden_size / heads. ``activation``, ``norm``: None:
-    as hidden_act and rms_norm_eps say. Raises CheckpointError for
-    another activation, ConfigError for values that cannot be.
+    ``default_kv_heads`` replaces an absent num_key_value_heads (None: as many as heads);
+    ``head_dim`` an absent head_dim (None: hidden_size / heads). ``activation``, ``norm``: None
+    means hidden_act and rms_norm_eps. Raises CheckpointError for another activation, ConfigError
+    for impossible values.
     """
     heads = hf.require("num_attention_heads")
     given = hf.get("head_dim", head_dim)
@@ -94,7 +94,7 @@ def read_layer(
 
 
 def read_activation(hf: HfConfig, key: str = "hidden_act", default: str = "silu") -> str:
-    """The activation that a key names, as `DenseSpec` calls it; CheckpointError for another."""
+    """The activation under a key, in `DenseSpec`'s spelling; CheckpointError for an unknown one."""
     name = hf.get(key, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise hf.refuse(f"{key} {name!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
@@ -107,18 +107,19 @@ def attention_of(layer: LayerSpec) -> AttentionSpec:
 
 
 def repeat_layer(hf: HfConfig, layer: LayerSpec) -> Layers:
-    """As many equal layers as config.json says; ConfigError if that is no number from 1 on."""
+    """The layer, repeated as often as config.json says; ConfigError unless that is an integer from
+    1 on."""
     return Layers.repeat(layer, hf.require("num_hidden_layers"))
 
 
 def with_windows(layers: Layers, windows: Iterable[int]) -> Layers:
-    """The same layers with the sliding window of each, in tokens; 0: none."""
+    """The same layers with these sliding windows, in tokens; 0: none."""
     pairs = zip(layers, windows, strict=True)
     return Layers.of(layer.with_mixer(window=window) for layer, window in pairs)
 
 
 def read_window(hf: HfConfig, value: Any) -> int:
-    """A sliding window as `AttentionSpec` has it, of config.json's value; None there: none."""
+    """`AttentionSpec`'s sliding window for config.json's value; null means none."""
     if type(value) is int and value < 1:
         raise hf.refuse(f"sliding_window is {value}; it must be at least 1")
     window: int = 0 if value is None else value
@@ -126,10 +127,10 @@ def read_window(hf: HfConfig, value: Any) -> int:
 
 
 def model_fields(hf: HfConfig, layers: Layers, **fields: Any) -> dict[str, Any]:
-    """Fields of ModelConfig but for ``architecture``, ``dtype`` and ``storage``; those of
-    ``fields`` are as given.
+    """Fields of ModelConfig except ``architecture``, ``dtype`` and ``storage``; ``fields``
+    override.
 
-    Raises CheckpointError for rope types not supported, ConfigError for values that cannot be.
+    Raises CheckpointError for unsupported rope types, ConfigError for impossible values.
     """
     length = hf.require("max_position_embeddings")
     ropes = fields["ropes"] if "ropes" in fields else (read_rope(hf.values, hf.refuse),)
@@ -148,7 +149,7 @@ def model_fields(hf: HfConfig, layers: Layers, **fields: Any) -> dict[str, Any]:
 
 
 def read_norm(hf: HfConfig, default: float = 1e-6) -> NormSpec:
-    """The RMS norm of all places."""
+    """The RMS norm used throughout."""
     return NormSpec(hf.get("rms_norm_eps", default))
 
 

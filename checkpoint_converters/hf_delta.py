@@ -1,5 +1,5 @@
-"""Hugging Face's hybrids of attention and the gated delta rule: the keys and tensor names that they
-share."""
+"""Hugging Face's hybrids of attention and the gated delta rule: shared config keys and tensor
+names."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _NAMES = {
 
 
 def hf_hybrid(names: NameMap) -> NameMap:
-    """The names of a family's other layers, and those of its layers with the delta rule."""
+    """Tensor names of a family's other layers plus those of its delta-rule layers."""
     return names.renamed({_OURS + ours: _D + theirs for ours, theirs in _NAMES.items()})
 
 
 def read_hybrid(
     hf: HfConfig, default_kv_heads: int, tiles: bool = True
 ) -> tuple[Layers, RopeConfig]:
-    """The layers, all of them dense, and the rope table of those with attention. ``tiles``: GGUF
-    files of the family have value heads in tiles, see `gguf_delta`.
+    """The layers, all dense, and the rope table of those with attention. ``tiles``: the family's
+    GGUF files tile value heads, see `gguf_delta`.
 
-    Raises CheckpointError for kinds of layers and activations not supported, ConfigError for values
-    that cannot be.
+    Raises CheckpointError for unsupported layer kinds and activations, ConfigError for impossible
+    values.
     """
     norm = NormSpec(read_norm(hf).eps, one_plus=True)
     bias = hf.get("attention_bias", False)
@@ -100,7 +100,7 @@ def _marks(hf: HfConfig) -> list[bool]:
 
 
 def _rows_by_group(groups: int, *sizes: int) -> list[Tensor]:
-    """The rows of each part, of a matrix that has, group by group, so many of each."""
+    """The rows of each part in a matrix that stores so many of each, group by group."""
     whole = torch.arange(groups * sum(sizes)).view(groups, -1)
     ends = [*accumulate(sizes)]
     return [whole[:, end - size : end].flatten() for end, size in zip(ends, sizes, strict=True)]
@@ -115,7 +115,7 @@ def _qkvz_rows(mixer: MixerSpec) -> dict[str, Tensor]:
 
 
 def ba_rows(mixer: MixerSpec) -> dict[str, Tensor]:
-    """See `Family.mixed`: both gates of a value head beside those of its key head's others."""
+    """See `Family.mixed`: both gates of the value heads, grouped by key head."""
     spec = GatedDeltaSpec.of(mixer)
     shared = spec.num_value_heads // spec.num_key_heads
     b, a = _rows_by_group(spec.num_key_heads, shared, shared)
@@ -126,4 +126,4 @@ BY_KEY_HEAD: Mapping[str, Callable[[MixerSpec], Mapping[str, Tensor]]] = {
     _D + "in_proj_qkvz": _qkvz_rows,
     _D + "in_proj_ba": ba_rows,
 }
-"""Tensors that hold, key head by key head, the rows that belong to it; see `Family.mixed`."""
+"""Tensors whose rows are grouped by key head; see `Family.mixed`."""

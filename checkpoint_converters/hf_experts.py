@@ -1,4 +1,4 @@
-"""Hugging Face's mixtures of experts: the keys and tensor names that most of them share."""
+"""Hugging Face's mixtures of experts: the config keys and tensor names that most of them share."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ STACKED = {
     _M + "experts.gate_up_proj": Stacked(("gate", "up")),
     _M + "experts.down_proj": Stacked(("down",)),
 }
-"""How transformers stacks experts where it does not save them one by one."""
+"""How transformers stacks experts when it does not save them one by one."""
 
 
 def expert_names(
     router: str, experts: tuple[str, str, str], shared: str | None = None
 ) -> dict[str, str]:
-    """Names of a layer's mixture, by internal ones. router: its matrix. experts: gate, up and down
-    of one, with ``{e}`` for its number. shared: before ``gate_proj``, ``up_proj`` and ``down_proj``
-    of the shared expert."""
+    """Tensor names of a layer's mixture, by internal names. router: its matrix. experts: gate, up
+    and down of one expert, with ``{e}`` for its number. shared: the prefix of the shared expert's
+    ``gate_proj``, ``up_proj`` and ``down_proj``."""
     found = {_OURS + "router.scores.weight": router}
     for part, theirs in zip(_PARTS, experts, strict=True):
         found[f"{_OURS}experts.{{e}}.{part}.weight"] = theirs
@@ -41,11 +41,11 @@ def _each(name: str) -> str:
 
 
 PROJECTIONS = (_each("gate_proj"), _each("up_proj"), _each("down_proj"))
-"""The names that most families have."""
+"""Names in most families."""
 
 
 def hf_mixture(shared: str | None = None) -> NameMap:
-    """`HF_DECODER` with a mixture under ``mlp``, whose shared expert lies in ``mlp.{shared}.``."""
+    """`HF_DECODER` with a mixture under ``mlp``; the shared expert is under ``mlp.{shared}.``."""
     place = None if shared is None else f"{_M}{shared}."
     return HF_DECODER.renamed(expert_names(_M + "gate.weight", PROJECTIONS, place))
 
@@ -53,10 +53,10 @@ def hf_mixture(shared: str | None = None) -> NameMap:
 def read_experts(
     hf: HfConfig, count: str, inner: str, activation: str | None = None, **fields: Any
 ) -> ExpertsSpec:
-    """The mixture of config.json, whose keys ``count`` (or what transformers 5 writes in its place)
-    and ``inner`` say how many experts there are and how wide they are. ``activation``: of families
-    whose experts have one that no key names. Raises CheckpointError for an activation not
-    supported, ConfigError for values that cannot be."""
+    """The mixture in config.json. Keys ``count`` (or what transformers 5 writes instead) and
+    ``inner`` give the number and width of experts. ``activation``: for families whose experts have
+    one that no key names. Raises CheckpointError for an unsupported activation, ConfigError for
+    impossible values."""
     return ExpertsSpec(
         num_experts=hf.get("num_local_experts", hf.get("num_experts")) or hf.require(count),
         top_k=hf.require("num_experts_per_tok"),
@@ -67,7 +67,7 @@ def read_experts(
 
 
 def with_experts(layers: Layers, experts: ExpertsSpec, marks: list[bool]) -> Layers:
-    """The layers with that mixture in place of the dense part of those that are marked."""
+    """The layers with this mixture in place of the dense part in those that are marked."""
     return Layers.of(
         LayerSpec(
             layer.mixer,

@@ -21,11 +21,11 @@ _LATENT_NORM = NormSpec(1e-6)  # of the latents, whatever rms_norm_eps says
 def read_latent_attention(
     hf: HfConfig, rope: RopeConfig, interleaved: bool = True
 ) -> LatentAttentionSpec:
-    """The mixer of such a layer; absent keys have DeepSeek's values. ``q_lora_rank`` null: queries
-    are made of the hidden state itself.
+    """The mixer of such a layer; absent keys have DeepSeek's values. With a null ``q_lora_rank``,
+    queries are projected from the hidden state itself.
 
-    yarn's ``mscale_all_dim`` sharpens the softmax: scores are multiplied by the square of
-    ``0.1 * mscale_all_dim * ln(factor) + 1``.
+    yarn's ``mscale_all_dim`` sharpens the softmax: scores are multiplied by the square of ``0.1 *
+    mscale_all_dim * ln(factor) + 1``.
     """
     plain, turned = hf.get("qk_nope_head_dim", 128), hf.get("qk_rope_head_dim", 64)
     bias = hf.get("attention_bias", False)
@@ -53,8 +53,8 @@ def latent_layers(
     first: int,
     read_experts: Callable[[HfConfig], ExpertsSpec],
 ) -> Layers:
-    """Layers with that mixer: the first ones dense, from number ``first`` on, if there are so many,
-    with a mixture of experts."""
+    """Layers with this mixer: dense ones, then from number ``first`` on ones with a mixture of
+    experts."""
     dense = DenseSpec(
         hf.require("intermediate_size"), read_activation(hf), bias=hf.get("mlp_bias", False)
     )

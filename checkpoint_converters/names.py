@@ -1,4 +1,4 @@
-"""Name maps as data: what a family calls the tensors that its layers' specs ask for."""
+"""Name maps as data: a family's names for the tensors that its layers' specs require."""
 
 from __future__ import annotations
 
@@ -18,26 +18,24 @@ from trtspec.config.model import ModelConfig
 from trtspec.errors import CheckpointError
 
 CACHE_SCALES = r".*\.(k|v|kv|q|prob)_(scale|zero_point)"
-"""Numbers by which others round K and V, whether or not the config says so. They are not rounded
-here, so nothing needs them, in any checkpoint."""
+"""Scales with which other engines quantise K and V, whether or not the config mentions it. Never
+used here, so they are ignored in every checkpoint."""
 
 
 @dataclass(frozen=True)
 class NameMap:
-    """What a format calls its tensors: ``names`` by internal names (see `model_tensors`), ``{i}``
-    in both for every decoder layer, ``{e}`` for every expert of it. Which of them there are follows
-    from the specs.
+    """A format's tensor names: ``names`` by internal names (see `model_tensors`), with ``{i}`` for
+    every decoder layer and ``{e}`` for every expert in it. The specs determine which of them exist.
 
-    ``ignored`` are patterns (regular expressions over whole names) of tensors that a checkpoint may
-    hold and that nothing needs.
+    ``ignored`` are patterns (regular expressions over whole names) of unused tensors that a
+    checkpoint may hold.
     """
 
     names: Mapping[str, str]
     ignored: tuple[str, ...] = ()
 
     def in_layer(self, name: str) -> str:
-        """What a layer's tensor, named as in `layer_tensors`, is called behind the layer's
-        number."""
+        """The name, after the layer's number, of a layer's tensor named as in `layer_tensors`."""
         expert = re.match(EXPERTS + r"(\d+)", name)
         number = expert.group(1) if expert else ""
         ours = name.replace(f".{number}.", ".{e}.", 1) if expert else name
@@ -45,24 +43,24 @@ class NameMap:
         return theirs.partition(".{i}.")[2].replace("{e}", number)
 
     def renamed(self, names: Mapping[str, str]) -> NameMap:
-        """Itself with these names in place of its own, or beside them."""
+        """A copy with these names, which override or extend its own."""
         return replace(self, names={**self.names, **names})
 
     def ignoring(self, *patterns: str) -> NameMap:
-        """Itself, with further patterns of tensors that nothing needs."""
+        """A copy with further patterns of unused tensors."""
         return replace(self, ignored=(*self.ignored, *patterns))
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """``tensors``: header by internal name; ``ignored``: names that the map leaves out, sorted."""
+    """``tensors``: headers by internal name; ``ignored``: names that the map leaves out, sorted."""
 
     tensors: dict[str, TensorHeader]
     ignored: tuple[str, ...]
 
 
 Expected = Mapping[str, tuple[str, tuple[int, ...]]]
-"""(internal name, shape) of every tensor that a config asks for, by its name in the checkpoint."""
+"""(internal name, shape) of every tensor that a config requires, by its name in the checkpoint."""
 
 
 def resolve(
@@ -87,8 +85,8 @@ def split_fused(
     config: ModelConfig,
     headers: Mapping[str, TensorHeader],
 ) -> dict[str, TensorHeader]:
-    """The tensors with each fused one (see `Family`) as those that it holds, by their own names;
-    raises CheckpointError for one of another number of rows."""
+    """The tensors with each fused one (see `Family`) split into its parts, under their own names.
+    Raises CheckpointError for a wrong number of rows."""
     found, shapes = dict(headers), model_tensors(config)
     for theirs, known in fused.items():
         for i in range(config.num_layers):
@@ -116,8 +114,8 @@ def split_mixed(
     config: ModelConfig,
     headers: Mapping[str, TensorHeader],
 ) -> dict[str, TensorHeader]:
-    """The tensors with each mixed one (see `Family`) as those that it holds, by their own names;
-    raises CheckpointError for one of another number of rows."""
+    """The tensors with each mixed one (see `Family`) split into its parts, under their own names.
+    Raises CheckpointError for a wrong number of rows."""
     found = dict(headers)
     for i, spec in enumerate(config.layers):
         for theirs, rows_of in mixed.items():
@@ -140,7 +138,7 @@ def split_mixed(
 def by_usual_names(
     also: Mapping[str, str], config: ModelConfig, headers: Mapping[str, TensorHeader]
 ) -> dict[str, TensorHeader]:
-    """The tensors, those with another name by the one that their map has (see `Family`)."""
+    """The tensors with alternative names replaced by those in the map (see `Family`)."""
     found = dict(headers)
     for theirs, usual in also.items():
         for i in range(config.num_layers):
@@ -156,7 +154,7 @@ def match(
     misfit: str,
     hint: str = "",
 ) -> Resolved:
-    """What `resolve` does, for tensors listed one by one; ``misfit`` begins its first message."""
+    """`resolve` for an explicit list of tensors; ``misfit`` begins its first message."""
     missing, unused = differences(expected, headers, ignored)
     if unused or missing:
         raise CheckpointError(
@@ -182,7 +180,7 @@ def match(
 def differences(
     expected: Expected, headers: Mapping[str, TensorHeader], ignored: tuple[str, ...]
 ) -> tuple[list[str], list[str]]:
-    """Names that are missing, in the order of ``expected``, and names without a use, sorted."""
+    """Missing names, in the order of ``expected``, and unused names, sorted."""
     extra = sorted(set(headers) - set(expected))
     none = (CACHE_SCALES, *ignored)
     unused = [n for n in extra if not any(re.fullmatch(pattern, n) for pattern in none)]
@@ -190,7 +188,7 @@ def differences(
 
 
 def _expand(names: NameMap, config: ModelConfig) -> Expected:
-    """Every tensor that the config asks for; in the order of the map, and in it of the layers."""
+    """Every tensor that the config requires, in the order of the map and then of the layers."""
     shapes, found = model_tensors(config), {}
     most = max(spec.ffn.choice[1] for spec in config.layers.specs if spec.ffn is not None)
     for ours, theirs in names.names.items():

@@ -38,12 +38,12 @@ _REFUSED = {
     "lm_head": "beside the head, which is not adapted",
     "embed_tokens": "of the embeddings, which are not adapted",
 }
-"""By what stands in a tensor's name: what it is."""
+"""What a tensor is, by a part of its name."""
 
 
 class LowRank(NamedTuple):
-    """What an adapter adds to a weight ``[N, K]``: ``b @ a``, of ``a [r, K]`` and ``b [N, r]``, in
-    float32, the scale in b."""
+    """What an adapter adds to a weight ``[N, K]``: ``b @ a``, with ``a [r, K]`` and ``b [N, r]`` in
+    float32; b includes the scale."""
 
     a: Tensor
     b: Tensor
@@ -51,8 +51,8 @@ class LowRank(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftAdapter:
-    """An adapter that fits its base. layers: by the internal names of the base's weights, less
-    ``.weight``. rank: the largest of them. files: all that it was read from."""
+    """An adapter that fits its base. layers: by internal names of the base's weights, without
+    ``.weight``. rank: their largest. files: all that it was read from."""
 
     path: Path
     layers: Mapping[str, LowRank]
@@ -66,8 +66,8 @@ class PeftAdapter:
 
 
 class _Module(NamedTuple):
-    """A module of the base: the weights that it holds along its outputs, with their rows, and the
-    elements that it reads."""
+    """A module of the base: the weights that it concatenates along its outputs, with their rows,
+    and its number of inputs."""
 
     parts: tuple[tuple[str, int], ...]
     inputs: int
@@ -81,9 +81,9 @@ def read_adapter(folder: Path, base: ModelConfig) -> PeftAdapter:
     """Read an adapter of attention and feed-forward projections.
 
     Raises:
-        CheckpointError: a folder without one; a kind or an option that is not read; tensors that
-            are missing, have no use, are of another shape than ``base`` and the config say, or hold
-            values that are no numbers. File, tensor, expected and found are named.
+        CheckpointError: the folder holds no adapter; its kind or an option is unsupported; tensors
+            are missing, unused, of a shape other than ``base`` and the config require, or hold
+            non-finite values. File, tensor, expected and found are named.
     """
     config, file = PeftConfig.read(folder), folder / WEIGHTS
     if not file.is_file():
@@ -119,7 +119,7 @@ def read_adapter(folder: Path, base: ModelConfig) -> PeftAdapter:
 
 
 def _modules(family: Family, base: ModelConfig) -> Iterator[tuple[str, _Module]]:
-    """The projections of a base, by what its family calls them."""
+    """The projections of a base, by its family's names."""
     shapes = model_tensors(base)
     held = {part for parts in family.fused.values() for part in parts}
     known = dict(family.fused)
@@ -139,7 +139,7 @@ def _modules(family: Family, base: ModelConfig) -> Iterator[tuple[str, _Module]]
 def _pairs(
     headers: Mapping[str, TensorHeader], modules: Mapping[str, _Module], base: ModelConfig
 ) -> dict[str, dict[str, TensorHeader]]:
-    """The tensors by module and kind, A or B; CheckpointError for any that is of none."""
+    """The tensors by module and kind, A or B; CheckpointError for any other."""
     found: dict[str, dict[str, TensorHeader]] = {}
     for name, header in headers.items():
         match = _TENSOR.fullmatch(name)
@@ -164,7 +164,7 @@ def _unknown(module: str, base: ModelConfig) -> str:
 def _read(
     config: PeftConfig, name: str, module: _Module, pair: Mapping[str, TensorHeader]
 ) -> dict[str, LowRank]:
-    """What an adapter adds to each weight that a module holds."""
+    """What an adapter adds to each weight in a module."""
     rank = config.rank(name)
     for kind, shape in (("A", (rank, module.inputs)), ("B", (module.outputs, rank))):
         header = pair[kind]

@@ -1,4 +1,4 @@
-"""adapter_config.json of PEFT: what of it is read, and what is refused by name."""
+"""adapter_config.json of PEFT: which of it is read and what is refused by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
         "it changed its base as well; save it with path_initial_model_for_weight_conversion",
     ),
 }
-"""Values that ask for nothing, beside null, and what to do about any other."""
+"""Values without effect, beside null, and the remedy for any other."""
 _READ = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "peft_type")
 _SELECTS = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
 _OF_NO_EFFECT = (
@@ -39,7 +39,7 @@ _OF_NO_EFFECT = (
     *("megatron_config", "megatron_core", "qalora_group_size", "runtime_config", "peft_version"),
     *("ensure_weight_tying",),
 )
-"""About how it was trained."""
+"""Keys that only concern training."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class PeftConfig:
 
     @classmethod
     def read(cls, folder: Path) -> PeftConfig:
-        """CheckpointError for a folder without one, and for what is not read, by name."""
+        """The config in a folder. Raises CheckpointError without one, and for unsupported settings,
+        by name."""
         file = folder / CONFIG
         values = read_json(file)
         own = cls(file, values)
@@ -74,7 +75,7 @@ class PeftConfig:
         return own
 
     def targets(self, module: str) -> bool:
-        """Whether an adapter stands beside a module of its base, by PEFT's rules."""
+        """Whether the adapter adapts a module of its base, by PEFT's rules."""
         if self._names("exclude_modules", module):
             return False
         asked = self.values.get("target_modules")
@@ -83,11 +84,11 @@ class PeftConfig:
         return self._names("target_modules", module) and self._is_of_its_layers(module)
 
     def rank(self, module: str) -> int:
-        """That of the adapter of a module."""
+        """The rank of a module's adapter."""
         return int(self._number("r", "rank_pattern", module, 8))
 
     def scale(self, module: str) -> float:
-        """By which the product of its two matrices is multiplied."""
+        """The factor of the product of its two matrices."""
         rank, alpha = self.rank(module), self._number("lora_alpha", "alpha_pattern", module, 8)
         return alpha / (math.sqrt(rank) if self.values.get("use_rslora") else rank)
 

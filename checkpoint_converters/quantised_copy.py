@@ -1,4 +1,4 @@
-"""A checkpoint's folder again, with some of its layers in 4 bits, in NVIDIA ModelOpt's layout."""
+"""Copies a checkpoint's folder with some of its layers in 4 bits, in NVIDIA ModelOpt's layout."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class QuantisedLayer:
 
 
 def require_copyable(checkpoint: Checkpoint) -> None:
-    """Whether `write_quantised` can copy it.
+    """Check that `write_quantised` can copy a checkpoint.
 
     Raises:
-        ConfigError: its weights are quantised already, or it is no folder of a language model with
-            tensors of its own for the layers.
+        ConfigError: its weights are already quantised, or it is not a language model's folder with
+            separate tensors for the layers.
     """
     path = checkpoint.path
     if find_gguf(path) is not None:
@@ -72,13 +72,13 @@ def write_quantised(
     """Write config and weights of a checkpoint into an empty folder.
 
     Args:
-        layers: what stands in place of linear layers, by their internal names less ``.weight``;
-            of those that a fused tensor of the file holds, all.
-        floats: what stands in place of other tensors, by internal names.
+        layers: replacements of linear layers, by their internal names without ``.weight``; all or
+            none of the parts of a fused tensor.
+        floats: replacements of other tensors, by internal names.
 
     Raises:
-        ConfigError: see `require_copyable`; or a layer of an odd number of outputs, or one that the
-            file holds in another order.
+        ConfigError: see `require_copyable`; or a layer with an odd number of outputs, or one that
+            the file stores in another order.
         CheckpointError: a tensor cannot be read.
     """
     require_copyable(checkpoint)
@@ -121,7 +121,7 @@ def write_quantised(
 
 
 def _place(header: TensorHeader) -> tuple[str, int]:
-    """The tensor of the file that holds a tensor, and the first of its rows there."""
+    """The tensor of the file that holds a tensor, and its first row there."""
     first, held = 0, header
     while isinstance(held, RowRange):
         first, held = first + held.first, held.whole
@@ -134,7 +134,7 @@ def _place(header: TensorHeader) -> tuple[str, int]:
 
 
 def _joined(parts: Iterable[QuantisedLayer]) -> QuantisedLayer:
-    """One layer of several with the same inputs, one behind the other along the outputs."""
+    """Layers with the same inputs, concatenated along the outputs."""
     found = list(parts)
     codes, scales = (torch.cat([getattr(p, n) for p in found]) for n in ("codes", "scales"))
     return QuantisedLayer(codes, scales, found[0].input_scales)

@@ -1,5 +1,5 @@
-"""From the tensors of a target's files to those that its family's names ask for: one list of
-rewrites, in their order."""
+"""From the tensors in a target's files to those that its family's names require: an ordered list of
+rewrites."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ Rewrite: TypeAlias = Callable[[Family, ModelConfig, Headers], dict[str, TensorHe
 
 
 def rewritten(family: Family, config: ModelConfig, headers: Headers) -> dict[str, TensorHeader]:
-    """A file's tensors, whose quantised weights are one each, by the family's names and as these
-    mean them.
+    """A file's tensors (a quantised weight is one tensor) under the family's names and in its form.
 
     Raises:
-        CheckpointError: a tensor of another shape than the config asks for.
+        CheckpointError: a tensor with a shape other than the config requires.
     """
     found = dict(headers)
     for rewrite in REWRITES:
@@ -32,7 +31,7 @@ def rewritten(family: Family, config: ModelConfig, headers: Headers) -> dict[str
 
 
 def _changed(family: Family, config: ModelConfig, headers: Headers) -> dict[str, TensorHeader]:
-    """With what the family's files have in another form as all others have it."""
+    """Tensors that the family stores in a special form, in the usual one."""
     found = dict(headers)
     for i, layer in enumerate(config.layers):
         for name, change in family.changes.items():
@@ -43,7 +42,7 @@ def _changed(family: Family, config: ModelConfig, headers: Headers) -> dict[str,
 
 
 def _in_halves(family: Family, config: ModelConfig, headers: Headers) -> dict[str, TensorHeader]:
-    """With ``paired`` projections in the order that all others have."""
+    """``paired`` projections in the usual order."""
     found = dict(headers)
     for i, layer in enumerate(config.layers):
         for part, heads in family.paired.items():
@@ -55,7 +54,7 @@ def _in_halves(family: Family, config: ModelConfig, headers: Headers) -> dict[st
 
 
 def _less_one(family: Family, config: ModelConfig, headers: Headers) -> dict[str, TensorHeader]:
-    """With the w of norms whose files have 1 + w: all but those of what mixers put out."""
+    """Norms stored as 1 + w, as w; except norms on outputs of mixers."""
     if not family.norms_plus_one:
         return dict(headers)
     norms = {
@@ -70,8 +69,8 @@ def _less_one(family: Family, config: ModelConfig, headers: Headers) -> dict[str
 def _head_as_embedding(
     family: Family, config: ModelConfig, headers: Headers
 ) -> dict[str, TensorHeader]:
-    """With the embedding, where files have the head alone that it is tied to, as
-    safetensors.torch.save_model leaves of the two."""
+    """The embedding, if files hold only the head that it is tied to, as
+    safetensors.torch.save_model leaves it."""
     found = dict(headers)
     if config.head.tied and family.embedding not in found and family.head in found:
         found[family.embedding] = found.pop(family.head)

@@ -39,7 +39,7 @@ _USED = {
     ),
     "proportional": ("factor",),
 }
-"""Keys that each type reads; keys of another type are ignored, as transformers does."""
+"""Keys that each type reads; as in transformers, keys of other types are ignored."""
 
 _NAMES = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
 
@@ -47,11 +47,11 @@ _NAMES = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned
 def read_rope(
     config: Mapping[str, Any], refuse: Callable[[str], CheckpointError], partial: bool = False
 ) -> RopeConfig:
-    """Rope of a config.json. transformers 5 writes ``rope_parameters`` with everything in it;
-    4 writes ``rope_theta`` and ``rope_scaling`` (null, or a dict with ``rope_type`` or ``type``).
+    """The rope of a config.json. transformers 5 writes everything in ``rope_parameters``; 4 writes
+    ``rope_theta`` and ``rope_scaling`` (null, or a dict with ``rope_type`` or ``type``).
 
-    Where both are given ``rope_scaling`` counts, as in transformers. ``refuse`` makes the error
-    for a type or key that is not supported, or, unless ``partial``, a part rotation.
+    If both are present ``rope_scaling`` wins, as in transformers. ``refuse`` creates the error for
+    an unsupported type or key or, unless ``partial``, for partial rotation.
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     given = config.get(key) or {}
@@ -103,9 +103,10 @@ def read_rope(
 
 
 def read_length(config: Mapping[str, Any], ropes: Sequence[RopeConfig], length: Any) -> Any:
-    """Tokens of the sequences that a model was made for, with ``length`` max_position_embeddings:
-    as many, or more where yarn says what it stretched. A factor alone does not say whether it is
-    part of ``length`` already, as of linear ropes it mostly is, and transformers stretches none."""
+    """The sequence length that a model was made for: ``length`` (max_position_embeddings), or more
+    if yarn states the original length that it stretched. A factor alone does not say whether
+    ``length`` includes it (with linear ropes it usually does), and transformers does not apply it.
+    """
     if not isinstance(length, int) or not _says_original(config):
         return length
     return min(
@@ -115,7 +116,7 @@ def read_length(config: Mapping[str, Any], ropes: Sequence[RopeConfig], length: 
 
 
 def _says_original(config: Mapping[str, Any]) -> bool:
-    """Whether the length before a stretch stands in a config, or in one of its ropes."""
+    """Whether a config or one of its ropes gives the length before stretching."""
     given = [config.get("rope_scaling"), config.get("rope_parameters")]
     ropes = [rope for rope in given if isinstance(rope, dict)]
     ropes += [part for rope in ropes for part in rope.values() if isinstance(part, dict)]
@@ -129,9 +130,9 @@ def read_ropes_by_kind(
     sliding_theta: float | None = None,
 ) -> tuple[RopeConfig, RopeConfig]:
     """The tables of layers with full attention and of those with a window. transformers 5 writes
-    ``rope_parameters`` with one object for each; 4 writes keys that count for full attention alone,
-    and the base of the others as ``rope_local_base_freq``. ``theta``, ``sliding_theta``: defaults
-    of both; None: the others have the same base."""
+    ``rope_parameters`` with one object for each; 4 writes keys for full attention, and the base of
+    the others as ``rope_local_base_freq``. ``theta``, ``sliding_theta``: their defaults; None: the
+    others have the same base."""
     kinds = ("full_attention", "sliding_attention")
     given = config.get("rope_parameters")
     common = {k: v for k, v in config.items() if not k.startswith("rope_")}
@@ -159,8 +160,8 @@ def read_rotary_dim(
     default: float,
     refuse: Callable[[str], CheckpointError],
 ) -> int:
-    """Elements of a head that turn: ``partial_rotary_factor`` of them, ``default`` where neither
-    place says it."""
+    """The number of rotated elements per head, from ``partial_rotary_factor``; ``default`` if
+    absent."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     part = given.get("partial_rotary_factor") if isinstance(given, dict) else None
     if part is None:
@@ -183,7 +184,7 @@ def _numbers(value: Any, name: str, refuse: Callable[[str], CheckpointError]) ->
 
 
 def _ratio(longest: Any, original: Any) -> Any:
-    """transformers' factor where yarn gives none; None if the lengths are no numbers."""
+    """transformers' factor if yarn gives none; None if the lengths are not numbers."""
     if isinstance(longest, int) and isinstance(original, int):
         return longest / original
     return None

@@ -1,6 +1,6 @@
-"""Tensors that hold a matrix of every expert: each expert's part of them, as a tensor of its own.
+"""Tensors that stack a matrix of every expert, split into one tensor per expert.
 
-Checkpoints store experts one by one or stacked; both are read, as one by one.
+Checkpoints store experts one by one or stacked; both are read as one by one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from trtspec.errors import CheckpointError
 class Stacked:
     """What one tensor ``[E, ...]`` holds of every expert.
 
-    parts: by internal names, ``("gate", "up")`` or ``("down",)``, one behind the other along the
-    outputs. kind: ``weight`` or ``bias``. transposed: matrices lie as ``[inputs, outputs]``.
-    alternating: the outputs of the parts are interleaved one by one.
+    parts: by internal names, ``("gate", "up")`` or ``("down",)``, concatenated along the outputs.
+    kind: ``weight`` or ``bias``. transposed: matrices are stored as ``[inputs, outputs]``.
+    alternating: the outputs of the parts alternate one by one.
     """
 
     parts: tuple[str, ...]
@@ -38,19 +38,19 @@ class Stacked:
 
 @dataclass(frozen=True, eq=False)
 class ExpertPart(TensorHeader):
-    """One part of one expert in a `Stacked` tensor of another order, read when asked for."""
+    """One part of one expert in a `Stacked` tensor with another order, read on demand."""
 
     own: TensorHeader
     part: int
     stacked: Stacked
 
     def read(self) -> Tensor:
-        """A copy of its own, with the outputs first; reads this expert alone."""
+        """A copy with the outputs first; reads only this expert."""
         own = self.own.read()
         return self._rows(own.t() if self.stacked.transposed and own.dim() == 2 else own)
 
     def weight(self) -> Weight:
-        """The same; a quantised one has its outputs first in any case."""
+        """The same; a quantised one always has its outputs first."""
         own = self.own.weight() if self.storage is not None else None
         return own.with_rows(self._rows) if isinstance(own, QuantisedTensor) else self.read()
 
@@ -71,11 +71,11 @@ def split_stacked(
     config: ModelConfig,
     headers: Mapping[str, TensorHeader],
 ) -> dict[str, TensorHeader]:
-    """The tensors with those of each expert in place of the stacked ones, which `stacked` names
-    with ``{i}`` for the layer.
+    """The tensors with stacked ones replaced by one per expert; `stacked` has ``{i}`` for the
+    layer.
 
     Raises:
-        CheckpointError: a tensor of another shape than the config asks for.
+        CheckpointError: a tensor with a shape other than the config requires.
     """
     found = dict(headers)
     for i, spec in enumerate(config.layers):
@@ -106,7 +106,7 @@ def split_stacked(
 def _part_of(
     own: TensorHeader, shape: tuple[int, ...], part: int, stacked: Stacked
 ) -> TensorHeader:
-    """One of an expert's own tensor; of one in the usual order quantised rows stay as they are."""
+    """One tensor of one expert; in the usual order, quantised rows stay quantised."""
     if stacked.transposed or stacked.alternating:
         return ExpertPart(own.name, own.file, own.dtype, shape, own, part, stacked)
     return RowRange.of(own, part * shape[0], shape[0]) if len(stacked.parts) > 1 else own

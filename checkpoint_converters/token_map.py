@@ -15,20 +15,19 @@ from trtspec.errors import CheckpointError
 
 _INTEGERS = ("I64", "I32")
 _RARE = 8
-"""A table is doubted if it has so many times fewer repeated offsets, or runs of neighbours, than
-one of tokens drawn by chance; those that occur often repeat more offsets, and still lie scattered.
-"""
+"""A table is doubted if it has this many times fewer repeated offsets, or runs of neighbours, than
+a random choice of tokens. A choice by frequency repeats more offsets and is still scattered."""
 _ENOUGH = 2
-"""Repeated offsets that have to be expected before there is anything in their absence."""
+"""Repeated offsets that must be expected before their absence means anything."""
 
 
 def read_d2t(d2t: TensorHeader, t2d: TensorHeader | None, vocab: int) -> Tensor:
     """The target's ids ``[V_d] i64`` from ``d2t``, which holds *offsets*: id = row + d2t[row].
 
-    A table of the ids themselves is refused: by ids out of range or named twice, and by ``t2d``
-    (``[V]``, true for the tokens covered) where the checkpoint has one. Wherever the head covers a
-    part of the vocabulary, both have to cover the same tokens: a head is trained by the one, and
-    drafts by the other. Raises CheckpointError naming row, value and limit.
+    A table of ids themselves is refused. It is recognised by ids that are out of range or repeated,
+    and by ``t2d`` (``[V]``, true for the tokens covered) if the checkpoint has one. If the head
+    covers part of the vocabulary, both must cover the same tokens, because a head is trained with
+    one and drafts with the other. Raises CheckpointError naming row, value and limit.
     """
     if d2t.dtype not in _INTEGERS or len(d2t.shape) != 1:
         raise CheckpointError(
@@ -58,8 +57,7 @@ def read_d2t(d2t: TensorHeader, t2d: TensorHeader | None, vocab: int) -> Tensor:
 
 
 def doubts_about(ids: Tensor, t2d: TensorHeader | None, vocab: int) -> tuple[str, ...]:
-    """What of the ids of `read_d2t` is possible, but hardly what a head was trained for, in
-    sentences with the remedy."""
+    """What is possible but unlikely about the ids of `read_d2t`, in sentences with the remedy."""
     if len(ids) == vocab:
         return ()
     covered, doubts = _covered(t2d), []
@@ -91,9 +89,9 @@ def doubts_about(ids: Tensor, t2d: TensorHeader | None, vocab: int) -> tuple[str
 
 
 def read_token_map(file: Path, vocab: int) -> Tensor:
-    """The target's ids ``[V_d] i64`` from a file of them: ``torch.save`` of a list or of a tensor
-    (FR-Spec, arXiv 2502.14856), a JSON list (``.json``), or numbers with spaces between (``.txt``).
-    Raises CheckpointError for anything else, for ids out of range and for repeated ones."""
+    """The target's ids ``[V_d] i64`` from a file of ids: ``torch.save`` of a list or tensor
+    (FR-Spec, arXiv 2502.14856), a JSON list (``.json``), or numbers separated by spaces (``.txt``).
+    Raises CheckpointError for anything else, and for ids out of range or repeated."""
     content = _read_list(file)
     if isinstance(content, list) and all(type(token) is int for token in content):
         content = torch.tensor(content, dtype=torch.int64)
@@ -121,7 +119,7 @@ def read_token_map(file: Path, vocab: int) -> Tensor:
 
 
 def _read_list(file: Path) -> Any:
-    """What a file of ids holds, by its ending."""
+    """The contents of a file of ids, by its suffix."""
     if file.suffix not in (".json", ".txt"):
         return load_pickle(file)
     try:
@@ -132,7 +130,7 @@ def _read_list(file: Path) -> Any:
 
 
 def require_order(order: TensorHeader, vocab: int) -> None:
-    """CheckpointError unless a tensor ``[V]`` holds every token of a vocabulary once."""
+    """Raise CheckpointError unless a tensor ``[V]`` is a permutation of the vocabulary."""
     if order.dtype not in _INTEGERS or order.shape != (vocab,):
         raise CheckpointError(
             f"{order.file}: {order.name} is {order.dtype} {list(order.shape)}; it must be one row "
@@ -161,16 +159,16 @@ def _problem(ids: Tensor, vocab: int) -> str | None:
 
 
 def _is_block(ids: Tensor, vocab: int) -> bool:
-    """Whether ids ``[V_d]`` are one run of neighbours, or far fewer than there are by chance."""
+    """Whether ids ``[V_d]`` form one run of neighbours, or far fewer runs than by chance."""
     count = len(ids)
     runs = 1 + int((ids.sort().values.diff() > 1).sum())
     return _RARE * runs <= count * (vocab - count + 1) / vocab
 
 
 def _as_ids(stored: Tensor, vocab: int) -> int:
-    """How many ids the values ``[V_d]`` of a table are, if they are ids; 0 if they are offsets,
-    which repeat wherever a token's neighbour is covered as well: in any real vocabulary. Values
-    that repeat at its end fill a table up."""
+    """The number of values ``[V_d]`` in a table if they are ids; 0 if they are offsets, which
+    repeat whenever a token's neighbour is covered too, as in any real vocabulary. Repeats at the
+    end are padding."""
     last = (stored != stored[-1:]).nonzero()
     values = stored[: int(last[-1]) + 2] if len(last) else stored[:1]
     if bool(((values < 0) | (values >= vocab)).any()):
@@ -182,12 +180,12 @@ def _as_ids(stored: Tensor, vocab: int) -> int:
 
 
 def is_identity(ids: Tensor) -> bool:
-    """Whether every id is its own row number."""
+    """Whether every id equals its row number."""
     return torch.equal(ids, torch.arange(len(ids)))
 
 
 def _covered(t2d: TensorHeader | None) -> Tensor | None:
-    """The ids ``[n]`` that a mask shows, ascending; None where there is none, or no mask."""
+    """The ids ``[n]`` set in a mask, ascending; None if there are none, or no mask."""
     if t2d is None:
         return None
     mask = t2d.read()
@@ -197,7 +195,7 @@ def _covered(t2d: TensorHeader | None) -> Tensor | None:
 
 
 def _contradiction(ids: Tensor, covered: Tensor, vocab: int) -> str:
-    """How the tokens of d2t and those of t2d differ, of which both numbers are said."""
+    """How the tokens of d2t and of t2d differ, with both counts."""
     masked = torch.zeros(vocab, dtype=torch.bool).index_fill(0, covered, True)
     lacking = (~masked[ids]).nonzero().flatten()
     which = f"d2t covers {len(ids)} tokens, t2d {len(covered)}"

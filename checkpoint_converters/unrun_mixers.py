@@ -1,7 +1,7 @@
-"""Mixers that no block runs, by the key of config.json that shows them.
+"""Mixers that no block implements, by the key of config.json that reveals them.
 
-A checkpoint with one is refused by that key, whatever its architecture: without its mixer a known
-one would give other text.
+A checkpoint with one is refused by that key, whatever its architecture: without the mixer, a known
+architecture would produce different text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIXERS = {
 
 
 def refuse_unrun_mixers(hf: HfConfig) -> None:
-    """CheckpointError for a config, or the text config within it, that says such a key."""
+    """Raise CheckpointError if a config, or its text config, has such a key."""
     text = hf.get("text_config", {})
     for values in (hf.values, text if isinstance(text, Mapping) else {}):
         _check(hf, values)

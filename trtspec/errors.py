@@ -1,4 +1,5 @@
-"""Errors that users can cause; each message names what was wrong, both numbers and the remedy."""
+"""Errors that users can cause. Each message names what was wrong, the numbers involved and the
+remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ class TrtspecError(Exception):
 
 
 class ConfigError(TrtspecError, ValueError):
-    """A configuration value, or a pair of them, cannot be honoured."""
+    """A configuration value, or a combination of values, cannot be honoured."""
 
 
 class CheckpointError(TrtspecError):
@@ -20,11 +21,11 @@ class BuildError(TrtspecError):
 
 
 class EngineError(TrtspecError):
-    """An engine folder is incomplete, of another version, or does not fit the request."""
+    """An engine folder is incomplete, has another version, or does not fit the request."""
 
 
 class RequestError(TrtspecError, ValueError):
-    """One request is invalid; the others of its batch are not affected."""
+    """One request is invalid; the others in its batch are not affected."""
 
 
 class PromptTooLongError(RequestError):
@@ -32,4 +33,4 @@ class PromptTooLongError(RequestError):
 
 
 class TrainingError(TrtspecError):
-    """A training cannot go on; what it has so far is kept, and the message says where."""
+    """Training cannot continue. What it has so far is kept, and the message says where."""

@@ -1,6 +1,6 @@
-"""Logging: one logger for the package. Where nobody has set up logging, Python prints its warnings
-alone, so that a script hears of a draft that is doubted. Long steps, such as compiling, are also
-told on standard error then, see `progress`."""
+"""Logging: one logger for the package. If logging is not configured, Python prints only warnings,
+so a script still hears of a doubtful draft. Long steps such as compiling are then also reported on
+standard error; see `progress`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger("trtspec")
 
 HEARTBEAT_SECONDS = 15.0
 SHOWN_AFTER = {True: 0.5, False: 2.0}
-"""Seconds that a step takes before it is shown, on a terminal and elsewhere."""
+"""Seconds before a running step is reported, on a terminal and elsewhere."""
 
 _shows: ContextVar[bool] = ContextVar("shows_progress", default=True)
 
 
 class _OnlyOnce(logging.Filter):
-    """Lets nothing pass that has been said before."""
+    """Drops messages that have been printed before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class _OnlyOnce(logging.Filter):
 
 
 def log_to_stderr(level: int | str = logging.INFO, *, repeats: bool = True) -> None:
-    """Print the package's log lines to standard error (for programs, not for libraries).
-    ``repeats``: also those that were printed before, word for word."""
+    """Print the package's log to standard error (for programs, not libraries). ``repeats``: also
+    messages that were printed before, word for word."""
     if not any(type(h) is logging.StreamHandler for h in logger.handlers):
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[trtspec] %(message)s"))
@@ -49,7 +49,7 @@ def log_to_stderr(level: int | str = logging.INFO, *, repeats: bool = True) -> N
 
 @contextmanager
 def progress_shown(shown: bool) -> Iterator[None]:
-    """Whether `progress` may write to standard error by itself; what is logged stays the same."""
+    """Whether `progress` may write to standard error by itself; logging is unaffected."""
     token = _shows.set(shown)
     try:
         yield
@@ -61,12 +61,12 @@ def progress_shown(shown: bool) -> Iterator[None]:
 def progress(
     step: str, why: str = "", *, beats: bool = True, is_long: bool = True
 ) -> Iterator[None]:
-    """Log the start, a sign of life every 15 s, and the duration of a long step. ``why``: said of
-    it at the start. ``beats``: False for a step whose parts show life. ``is_long``: False for a
-    step that seldom takes long, and of which nothing is said until it has.
+    """Log the start, a sign of life every 15 s, and the duration of a long step. ``why``: added to
+    the start message. ``beats``: False for a step whose parts report progress themselves.
+    ``is_long``: False for a step that is usually quick and is reported only when it is not.
 
-    If no handler would see these lines, they go to standard error, from the moment on when the step
-    has taken as long as `SHOWN_AFTER` says, so that nobody waits for minutes without a word.
+    If no handler would see these lines, they go to standard error once the step has taken
+    `SHOWN_AFTER`, so that nobody waits minutes in silence.
     """
     began, done = time.monotonic(), threading.Event()
     logs = logger.isEnabledFor(logging.INFO) and logger.hasHandlers()
@@ -110,8 +110,7 @@ def _is_terminal() -> bool:
 
 
 def _print(line: str) -> None:
-    """To standard error as it is now, which a program may have closed, or put something else in the
-    place of."""
+    """Print to the current standard error, which a program may have closed or replaced."""
     try:
         print(f"[trtspec] {line}", file=sys.stderr, flush=True)
     except (AttributeError, OSError, ValueError):

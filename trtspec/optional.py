@@ -1,4 +1,4 @@
-"""Packages that only an extra installs, imported when they are first needed."""
+"""Packages from optional extras, imported on first use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from trtspec.errors import ConfigError
 
 
 def import_optional(package: str, needed_for: str, install: str) -> Any:
-    """The module of that name. For packages whose mere import has effects on the whole process, so
-    that those who do not use them are spared: ONNX Runtime starts threads that keep a forked child
-    from ending.
+    """The module with this name. For packages whose import affects the whole process: ONNX Runtime,
+    for example, starts threads that keep a forked child from ending.
 
     Raises:
-        ConfigError: it is not installed; ``needed_for`` says for what, ``install`` is what pip
-            installs: trtspec with an extra.
+        ConfigError: it is not installed. ``needed_for`` says what needs it; ``install`` is what to
+            pass to pip, such as trtspec with an extra.
     """
     try:
         return importlib.import_module(package)

@@ -1,5 +1,5 @@
-"""The folder for temporary files, where compilers work and compiled packages are unpacked and run:
-whether it is fit for that. And names of folders that are fit for compilers."""
+"""Whether the temporary folder, where compilers work and compiled packages are unpacked and run, is
+usable, and folder names that compilers can handle."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from trtspec.writable import check_folder
 
 _VARIABLES = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=,._/-]+")
-"""What torch's command lines for C++ compilers may hold: it does not quote all that it puts there,
-and takes others apart. No colon, which parts the entries of a path."""
+"""Characters allowed in torch's command lines for C++ compilers, which it quotes only in part and
+splits again. No colon, because it separates the entries of a path."""
 
 
 def temporary_folder() -> Path:
-    """The one that the environment names, whether or not it can be used. Python's own choice would
-    be another one then, but that of torch and of compilers would not."""
+    """The folder named by the environment, usable or not. Python would silently choose another one;
+    torch and compilers would not."""
     named = (os.environ.get(name) for name in _VARIABLES)
     return Path(next((path for path in named if path), "/tmp")).absolute()
 
 
 def temporary_trouble(room: int = 1) -> str | None:
-    """Why programs can be neither compiled nor run in the temporary folder, or None: it is missing,
-    read-only, mounted noexec, or has not ``room`` bytes left. With the remedy, in one line."""
+    """Why programs cannot be compiled or run in the temporary folder, with the remedy, in one line:
+    it is missing, read-only, mounted noexec, or has fewer than ``room`` bytes left. None if they
+    can."""
     folder = temporary_folder()
     remedy = "name another folder in TMPDIR"
     try:
@@ -53,13 +54,13 @@ def temporary_trouble(room: int = 1) -> str | None:
 
 
 def is_plain(folder: str) -> bool:
-    """Whether torch's command lines for compilers can hold a name."""
+    """Whether a name is safe in torch's command lines for compilers."""
     return _PLAIN.fullmatch(folder) is not None
 
 
 def plain_folder(folder: str) -> str:
-    """A name of a folder that holds neither spaces nor anything else that command lines break at:
-    its own, or that of a link to it. Links are made once, in a folder that is the user's alone.
+    """A path to a folder without spaces or other characters that break command lines: its own path,
+    or a link to it. Links are created once, in a folder that belongs to the user.
 
     Raises:
         BuildError: there is no place for a link.

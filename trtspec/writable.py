@@ -1,5 +1,5 @@
-"""Files that appear whole, and whether they can be written somewhere: asked before work begins, and
-without leaving a trace."""
+"""Atomic file writes, and checks made before work begins, which leave no trace, that files can be
+written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def check_folder(folder: Path) -> None:
-    """OSError if no file could be written into ``folder``, made with its parents if it is missing.
-    Nothing is: a file is written into what is there of it, and removed."""
+    """Raise OSError if no file could be written into ``folder`` after creating it with its parents.
+    Nothing is created; only existing folders are probed, with a file that is removed again."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -26,8 +26,8 @@ def check_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under another name beside it, and rename it once it is on disk: it appears whole
-    or not at all. OSError leaves nothing but what was there before."""
+    """Write a file under another name in the same folder and rename it once it is on disk, so that
+    it appears whole or not at all. OSError leaves the previous state."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with fresh.open("wb") as file:
@@ -42,7 +42,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def check_file(path: Path) -> None:
-    """OSError if ``path`` could not be written, or replaced, in a folder that is there."""
+    """Raise OSError if ``path``, in an existing folder, could not be written or replaced."""
     folder = path.absolute().parent
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent}")

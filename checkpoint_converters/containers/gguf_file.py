@@ -1,4 +1,4 @@
-"""GGUF files: a whole model (metadata, tokenizer, tensors) in one file, or in numbered parts."""
+"""GGUF files: a whole model (metadata, tokenizer, tensors) in one file or in numbered parts."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _PART = re.compile(
 _PARTS = "split.count"
 _REMEMBERED = 4  # models: a target and its drafts
 _NO_ID = (0xFFFF_FFFF, -1)
-"""As ids of tokens these say that there is none."""
+"""Token ids that mean there is no such token."""
 _TYPE, _NO_MODELS = "general.type", ("mmproj", "imatrix", "adapter")
 _ARCHITECTURE, _OF_IMAGES = "general.architecture", "clip"
-"""The architecture of files beside a model's that read images, old ones of which say no type."""
+"""Architecture of vision files that accompany a model; old ones do not state their type."""
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _REQUIRED: Any = object()
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that a path means: itself if it is a file, or the one model in a folder that
-    has no safetensors, whatever files for images, adapters or importance matrices lie beside it; of
-    a model in parts the first. None for every other folder.
+    """The GGUF file that a path refers to: the file itself, or the only model in a folder without
+    safetensors (the first part of a model in parts), ignoring vision files, adapters and importance
+    matrices. None for any other folder.
 
     Raises:
         CheckpointError: the folder holds several models.
@@ -67,16 +67,16 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def token_key(name: str) -> str:
-    """The key of the token that has a part such as ``eos``."""
+    """The key of the token with a role such as ``eos``."""
     return f"tokenizer.ggml.{name}_token_id"
 
 
 def open_gguf(file: Path) -> GgufFile:
-    """A model by its file, or by the first of its parts; no weight is read yet.
+    """Open a model by its file or its first part, without reading weights.
 
     Raises:
-        CheckpointError: a part is missing, or a file is none, truncated or damaged, or has tensors
-            of a type that is not read.
+        CheckpointError: a part is missing, or a file is not GGUF, truncated or damaged, or has
+            tensors of an unsupported type.
     """
     part = _PART.fullmatch(file.name)
     count = int(part["count"]) if part else 1
@@ -100,8 +100,8 @@ def open_gguf(file: Path) -> GgufFile:
 
 @dataclass(frozen=True, eq=False)
 class GgufTensor(TensorHeader):
-    """A tensor of a GGUF file; ``dtype`` may be a type of blocks, such as Q4_K, and ``shape`` is
-    that of the numbers in them."""
+    """A tensor of a GGUF file; ``dtype`` may be a block type such as Q4_K. ``shape`` counts
+    numbers, not blocks."""
 
     place: TensorPlace
 
@@ -120,8 +120,8 @@ class GgufTensor(TensorHeader):
         return self.dtype not in FLOATS
 
     def read(self) -> Tensor:
-        """Its floats, or its blocks as bytes ``[size] u8``; CheckpointError if the file does not
-        hold them any more."""
+        """Its floats, or its blocks as bytes ``[size] u8``; CheckpointError if the file no longer
+        holds them."""
         place = self.place
         try:
             raw = np.fromfile(self.file, np.uint8, place.size, offset=place.begin)
@@ -137,7 +137,7 @@ class GgufTensor(TensorHeader):
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A model: ``path`` is its file or the first of its parts, all of which are in ``files``."""
+    """A model: ``path`` is its file or its first part; ``files`` are all parts."""
 
     path: Path
     files: tuple[Path, ...]
@@ -146,7 +146,7 @@ class GgufFile:
 
     @cached_property
     def block_types(self) -> list[str]:
-        """Of its quantised tensors, in the order of the tensors."""
+        """Types of its quantised tensors, in the order of the tensors."""
         kinds = (tensor.dtype for tensor in self.tensors.values() if tensor.is_quantised)
         return list(dict.fromkeys(kinds))
 
@@ -154,24 +154,24 @@ class GgufFile:
         return self.metadata.get(key, default)
 
     def text(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A text of the metadata; CheckpointError without one, unless there is a default."""
+        """A string from the metadata; CheckpointError if absent and without a default."""
         return self._of(str, "a text", key, default)
 
     def integer(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A whole number, as `text`."""
+        """An integer; see `text`."""
         return self._of(int, "a whole number", key, default)
 
     def token_id(self, name: str) -> int | None:
-        """The id of the token that has a part such as ``eos``; None if no token has it."""
+        """The id of the token with a role such as ``eos``, or None."""
         token: int | None = self.integer(token_key(name), None)
         return None if token in _NO_ID else token
 
     def number(self, key: str, default: Any = _REQUIRED) -> Any:
-        """A number, as `text`."""
+        """A number; see `text`."""
         return self._of((int, float), "a number", key, default)
 
     def texts(self, key: str) -> list[str]:
-        """A list of texts; CheckpointError without one."""
+        """A list of strings; CheckpointError if absent."""
         values: list[str] = self._of(list, "a list of texts", key, _REQUIRED)
         if any(not isinstance(value, str) for value in values):
             raise self.refuse(f"{key} has values that are no texts")
@@ -192,7 +192,8 @@ class GgufFile:
 
 @lru_cache
 def _may_be_model(file: Path, facts: tuple[int, int, int]) -> bool:
-    """Whether a file does not say that it is something else; ``facts``: see `_facts`."""
+    """Whether a file may be a model, that is, does not declare itself something else; ``facts``:
+    see `_facts`."""
     try:
         said = read_general(file)
     except CheckpointError:
@@ -205,14 +206,14 @@ def _part_name(part: re.Match[str], number: int) -> str:
 
 
 def _facts(file: Path) -> tuple[int, int, int]:
-    """What shows that a file is still the one that was read."""
+    """What tells whether a file is still the one that was read."""
     status = file.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _open(files: tuple[Path, ...], facts: tuple[tuple[int, int, int], ...]) -> GgufFile:
-    """Remembered: config, headers and tokenizer are asked for one after another."""
+    """Cached, because config, headers and tokenizer are read one after another."""
     headers: dict[Path, GgufHeader] = {file: read_header(file) for file in files}
     tensors: dict[str, GgufTensor] = {}
     for file, header in headers.items():

@@ -1,7 +1,6 @@
-"""The header of one GGUF file: metadata, and what tensors there are and where they lie.
+"""The header of one GGUF file: its metadata, and the names and places of its tensors.
 
-Read here and not by the ``gguf`` package, whose reader takes seconds to go through a vocabulary:
-every start of a model would wait for it.
+Not read with the ``gguf`` package, which takes seconds for a vocabulary, at every start of a model.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from trtspec.errors import CheckpointError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 FLOATS: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of a number, by type."""
+"""Bytes per number, by type."""
 BLOCKS: Mapping[str, tuple[int, int]] = {
     "Q4_0": (32, 18),
     "Q4_1": (32, 20),
@@ -38,7 +37,7 @@ BLOCKS: Mapping[str, tuple[int, int]] = {
     "IQ4_XS": (256, 136),
     "MXFP4": (32, 17),
 }
-"""Values of a block, and bytes, by type."""
+"""Values and bytes per block, by type."""
 
 _NAMES = (
     "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS "
@@ -46,7 +45,7 @@ _NAMES = (
     "Q4_0_8_8 TQ1_0 TQ2_0 IQ4_NL_4_4 IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4"
 )
 _TYPES = _NAMES.split()
-"""ggml's types by number."""
+"""ggml's types, by number."""
 _SCALARS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8",
     11: "<i8", 12: "<f8",
@@ -59,7 +58,7 @@ _GENERAL = "general."
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """A tensor of type ``kind``: ``size`` bytes from byte ``begin`` of its file on."""
+    """A tensor of type ``kind``: ``size`` bytes from byte ``begin`` of its file."""
 
     name: str
     kind: str
@@ -70,8 +69,8 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """``metadata``: numbers, texts and lists of these by key. ``spans``: where each lies in the
-    file, key and all, as the bytes where it begins and ends."""
+    """``metadata``: numbers, strings and lists of these, by key. ``spans``: the first and end byte
+    of each entry in the file, key included."""
 
     metadata: Mapping[str, Any]
     spans: Mapping[str, tuple[int, int]]
@@ -82,18 +81,18 @@ def read_header(file: Path) -> GgufHeader:
     """The header of a file, checked against its size.
 
     Raises:
-        CheckpointError: the file is none, truncated or damaged, or has tensors of a type that is
-            not read.
+        CheckpointError: the file is not GGUF, truncated or damaged, or has tensors of an
+            unsupported type.
     """
     with _reading(file) as reader:
         return reader.header()
 
 
 def read_general(file: Path) -> Mapping[str, Any]:
-    """What a file says of itself as a whole, with which its metadata begin: its type, say.
+    """The general metadata at the beginning of a file, such as its type.
 
     Raises:
-        CheckpointError: the file is none, or its header is truncated or damaged.
+        CheckpointError: the file is not GGUF, or its header is truncated or damaged.
     """
     with _reading(file) as reader:
         return reader.general()
@@ -116,10 +115,11 @@ def _reading(file: Path) -> Iterator[_Reader]:
 
 
 def copy_metadata(file: Path, target: Path, keys: tuple[str, ...]) -> None:
-    """Write a GGUF file without tensors, with the metadata of another whose keys begin so.
+    """Write a GGUF file without tensors that has those metadata of another whose keys have one of
+    these prefixes.
 
     Raises:
-        CheckpointError: as `read_header`.
+        CheckpointError: see `read_header`.
     """
     spans = read_header(file).spans
     kept = [span for key, span in spans.items() if key.startswith(keys)]
@@ -132,7 +132,7 @@ def copy_metadata(file: Path, target: Path, keys: tuple[str, ...]) -> None:
 
 
 class _Reader:
-    """Goes through a file's header once, from the magic on."""
+    """Reads a file's header once, from the magic on."""
 
     def __init__(self, file: Path, content: mmap.mmap) -> None:
         self._file, self._content, self._at = file, content, len(MAGIC)
@@ -166,7 +166,7 @@ class _Reader:
         return found
 
     def _begin(self) -> tuple[int, int]:
-        """Its numbers of tensors and of metadata; CheckpointError for another version."""
+        """The numbers of tensors and of metadata entries; CheckpointError for another version."""
         version = self._number("<I")
         if version not in VERSIONS:
             raise self._damaged(
@@ -176,7 +176,7 @@ class _Reader:
         return self._number("<Q"), self._number("<Q")
 
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
-        """Name, number of the type, shape, and where it begins among the tensors."""
+        """Name, type number, shape, and offset among the tensors."""
         name, count = self._text(), self._number("<I")
         if not 1 <= count <= _MAX_DIMENSIONS:
             raise self._damaged(f"has tensor {name} with {count} dimensions")

@@ -27,10 +27,10 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 
 
 def read_any_headers(folder: Path) -> dict[str, TensorHeader]:
-    """`read_headers`; where a folder has no safetensors, the tensors of its GGUF file, of
-    ``pytorch_model.bin`` or of the files that its index names.
+    """`read_headers`; for a folder without safetensors, the tensors of its GGUF file, of
+    ``pytorch_model.bin`` or of the files in its index.
 
-    Pickled tensors are mapped, not read: their pages are loaded when a tensor is used. Raises
+    Pickled tensors are memory-mapped; pages are loaded when a tensor is used. Raises
     CheckpointError as `read_headers`, and for a pickle that holds more than named tensors.
     """
     gguf = find_gguf(folder)
@@ -46,10 +46,10 @@ def read_any_headers(folder: Path) -> dict[str, TensorHeader]:
 
 
 def load_pickle(file: Path) -> Any:
-    """What ``torch.save`` wrote, if it is made of tensors, numbers, strings and containers.
+    """What ``torch.save`` wrote, if it consists of tensors, numbers, strings and containers.
 
-    Raises CheckpointError for a file that is missing or damaged, and for one that asks for any
-    other class or function: unpickling it could run code, so it is refused by name.
+    Raises CheckpointError for a missing or damaged file, and for one that refers to any other class
+    or function. Unpickling that could run code, so it is refused by name.
     """
     try:
         # Files from before torch 1.6 are no archives and cannot be mapped.

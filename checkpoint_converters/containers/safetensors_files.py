@@ -20,7 +20,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Tensor dtypes that models can be loaded from, and their names in configs."""
+"""Supported tensor dtypes and their names in configs."""
 
 _BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
@@ -36,7 +36,7 @@ _HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """One tensor as its file's header describes it; ``dtype`` in the format's spelling (BF16)."""
+    """One tensor as described in its file's header; ``dtype`` in the format's spelling (BF16)."""
 
     name: str
     file: Path
@@ -44,11 +44,11 @@ class TensorHeader:
     shape: tuple[int, ...]
 
     def read(self) -> Tensor:
-        """The tensor, from its file; CheckpointError names both if that fails after all."""
+        """Read the tensor from its file; CheckpointError names both on failure."""
         return read_tensor(self)
 
     def read_index(self, index: int) -> Tensor:
-        """``tensor[index]``, of which alone the file is read."""
+        """``tensor[index]``, reading only that part of the file."""
         try:
             with safe_open(self.file, framework="pt") as file:
                 part: Tensor = file.get_slice(self.name)[index]
@@ -59,23 +59,23 @@ class TensorHeader:
             ) from error
 
     def at(self, index: int) -> TensorHeader:
-        """``tensor[index]``, read alone when asked for."""
+        """``tensor[index]`` as a header; only that part is read, on demand."""
         return _Entry(self.name, self.file, self.dtype, self.shape[1:], self, index)
 
     def weight(self) -> Weight:
-        """The tensor as its file has it: a quantised one is not made into floats."""
+        """The tensor as stored; a quantised one is not converted to floats."""
         return self.read()
 
     @property
     def storage(self) -> WeightStorage | None:
-        """How a quantised weight is stored; None: it has floats alone."""
+        """How a quantised weight is stored; None for floats."""
         return None
 
 
 def read_headers(folder: Path) -> dict[str, TensorHeader]:
-    """Every tensor of a folder's ``model.safetensors`` or of the shards that its index names.
+    """Every tensor in a folder's ``model.safetensors`` or in the shards that its index names.
 
-    Raises CheckpointError, before any weight is read, for a folder without such files, a missing or
+    Raises CheckpointError, before reading any weight, for a folder without such files, a missing or
     truncated file, a damaged header, and an index that disagrees with the shards.
     """
     if (folder / SINGLE).is_file():
@@ -91,7 +91,7 @@ def weight_files(headers: Mapping[str, TensorHeader]) -> list[Path]:
 
 
 def read_file_header(file: Path) -> dict[str, TensorHeader]:
-    """The tensors of one safetensors file; CheckpointError unless header and size fit together."""
+    """The tensors of one safetensors file; CheckpointError unless header and size agree."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -134,7 +134,7 @@ def read_file_header(file: Path) -> dict[str, TensorHeader]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from a file; CheckpointError when the file is missing or is something else."""
+    """A JSON object from a file; CheckpointError if the file is missing or holds something else."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -191,11 +191,11 @@ def _nothing_found(folder: Path) -> str:
 
 
 class LazyTensors(Mapping[str, Weight]):
-    """Tensors by internal name, each read from its file when asked for (and not kept)."""
+    """Tensors by internal name, each read from its file on demand (and not kept)."""
 
     def __init__(self, headers: Mapping[str, TensorHeader]) -> None:
         self.headers: Mapping[str, TensorHeader] = dict(headers)
-        """What is known of each without reading it."""
+        """Metadata of each tensor, available without reading it."""
 
     def __getitem__(self, name: str) -> Weight:
         return self.headers[name].weight()
@@ -210,7 +210,7 @@ class LazyTensors(Mapping[str, Weight]):
         return len(self.headers)
 
     def in_floats(self, kept: Container[str] = ()) -> LazyTensors:
-        """The same, with floats in place of each quantised weight but those ``kept``."""
+        """The same with floats in place of every quantised weight except those ``kept``."""
         return LazyTensors(
             {n: header if n in kept else _Floats.of(header) for n, header in self.headers.items()}
         )
@@ -218,7 +218,7 @@ class LazyTensors(Mapping[str, Weight]):
 
 @dataclass(frozen=True)
 class _Floats(TensorHeader):
-    """A tensor as floats alone."""
+    """A tensor converted to floats."""
 
     whole: TensorHeader
 
@@ -235,7 +235,7 @@ class _Floats(TensorHeader):
 
 @dataclass(frozen=True, eq=False)
 class _Entry(TensorHeader):
-    """What lies at an index of a tensor's first dimension."""
+    """One index of a tensor's first dimension."""
 
     whole: TensorHeader
     index: int
@@ -245,7 +245,7 @@ class _Entry(TensorHeader):
 
 
 def read_tensor(header: TensorHeader) -> Tensor:
-    """Read one tensor; CheckpointError names file and tensor if that fails after all."""
+    """Read one tensor; CheckpointError names file and tensor on failure."""
     try:
         with safe_open(header.file, framework="pt") as file:
             tensor: Tensor = file.get_tensor(header.name)

@@ -1,5 +1,5 @@
-"""Tensors that no safetensors file holds as they are: unpickled ones, and such as are made of one
-of a file."""
+"""Tensors that no safetensors file holds as they are: unpickled ones, and ones derived from a
+file's tensor."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SPELLING = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-"""How a safetensors header would spell each dtype."""
+"""The name of each dtype in a safetensors header."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldTensor(TensorHeader):
-    """A tensor that is in memory already, or mapped into it; reading gives a copy of its own."""
+    """A tensor that is already in memory or mapped into it; reading copies it."""
 
     tensor: Tensor
 
     def read(self) -> Tensor:
-        """The tensor, contiguous, sharing memory with nothing."""
+        """A contiguous copy that shares no memory."""
         return self.tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -63,14 +63,13 @@ class Merged(TensorHeader):
 
 @dataclass(frozen=True, eq=False)
 class _RowsOf(TensorHeader, ABC):
-    """Rows of a tensor, in an order of their own, read when asked for; of a quantised one they stay
-    quantised."""
+    """Rows of a tensor in a different order, read on demand; quantised rows stay quantised."""
 
     whole: TensorHeader
 
     @abstractmethod
     def rows(self, whole: Tensor) -> Tensor:
-        """Those of a tensor with as many rows, sharing no memory with it."""
+        """The rows of a tensor with the same number of rows, as a copy."""
 
     def read(self) -> Tensor:
         return self.rows(self.whole.read())
@@ -94,7 +93,7 @@ class PickedRows(_RowsOf):
 
     @classmethod
     def of(cls, whole: TensorHeader, rows: Tensor) -> PickedRows:
-        """``rows`` are int64 and in range."""
+        """``rows`` must be int64 and in range."""
         shape = (len(rows), *whole.shape[1:])
         return cls(whole.name, whole.file, whole.dtype, shape, whole, rows)
 
@@ -104,7 +103,7 @@ class PickedRows(_RowsOf):
 
 @dataclass(frozen=True, eq=False)
 class RowRange(_RowsOf):
-    """Neighbouring rows of a tensor: one of those that a fused one holds."""
+    """Consecutive rows of a tensor: one of the tensors that a fused one holds."""
 
     first: int
 
@@ -119,8 +118,8 @@ class RowRange(_RowsOf):
 
 @dataclass(frozen=True, eq=False)
 class RotaryHalves(_RowsOf):
-    """A projection to ``heads`` heads, ``[N, K]`` or ``[N]``, whose file has the two numbers that
-    are rotated together side by side; here they are half a head apart."""
+    """A projection to ``heads`` heads, ``[N, K]`` or ``[N]``. Its file stores the two numbers that
+    rotate together side by side; here they are half a head apart."""
 
     heads: int
 
@@ -129,14 +128,14 @@ class RotaryHalves(_RowsOf):
         return cls(whole.name, whole.file, whole.dtype, whole.shape, whole, heads)
 
     def rows(self, whole: Tensor) -> Tensor:
-        """Of each head its even rows, then its odd ones."""
+        """The even rows of each head, then its odd ones."""
         pairs = whole.reshape(self.heads, -1, 2, *whole.shape[1:])
         return pairs.transpose(1, 2).flatten(0, 2).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
 class SwappedHalves(TensorHeader):
-    """A matrix ``[N, 2 K]`` with its halves of inputs exchanged, read when asked for."""
+    """A matrix ``[N, 2 K]`` with the two halves of its inputs exchanged, read on demand."""
 
     whole: TensorHeader
 
@@ -145,14 +144,14 @@ class SwappedHalves(TensorHeader):
         return cls(whole.name, whole.file, whole.dtype, whole.shape, whole)
 
     def read(self) -> Tensor:
-        """The inputs K .. 2 K - 1, then those before."""
+        """Inputs K .. 2 K - 1, then 0 .. K - 1."""
         first, second = self.whole.read().chunk(2, dim=1)
         return torch.cat((second, first), dim=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Flattened(TensorHeader):
-    """A tensor of any shape as a vector, read when asked for."""
+    """A tensor of any shape as a vector, read on demand."""
 
     whole: TensorHeader
 
@@ -166,7 +165,7 @@ class Flattened(TensorHeader):
 
 @dataclass(frozen=True, eq=False)
 class Shifted(TensorHeader):
-    """A tensor of floats with a number added to each, in float32, read when asked for."""
+    """A float tensor plus a number, in float32, read on demand."""
 
     whole: TensorHeader
     by: float
@@ -181,7 +180,7 @@ class Shifted(TensorHeader):
 
 @dataclass(frozen=True, eq=False)
 class Computed(TensorHeader):
-    """What a function makes of a tensor of floats, in float32, read when asked for."""
+    """The result of a function of a float tensor, in float32, computed on demand."""
 
     whole: TensorHeader
     function: Callable[[Tensor], Tensor]
@@ -190,7 +189,7 @@ class Computed(TensorHeader):
     def of(
         cls, whole: TensorHeader, shape: tuple[int, ...], function: Callable[[Tensor], Tensor]
     ) -> Computed:
-        """``shape``: of what it is made, whose elements are as many as the tensor's."""
+        """``shape``: of the result, with as many elements as the tensor."""
         return cls(whole.name, whole.file, "F32", shape, whole, function)
 
     def read(self) -> Tensor:

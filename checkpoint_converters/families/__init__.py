@@ -1,1 +1,1 @@
-"""Model families: one file each, from config.json and tensor names to one internal form."""
+"""Model families: one file each, mapping config.json and tensor names to one internal form."""

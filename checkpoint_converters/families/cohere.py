@@ -1,4 +1,4 @@
-"""Command R and R+: attention and feed-forward in parallel behind one layer norm, scaled logits."""
+"""Command R and R+: attention and feed-forward in parallel after one layer norm, scaled logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec.config.norm_spec import NormSpec
 
 
 def cohere_layer(hf: HfConfig) -> LayerSpec:
-    """The layer that both generations share."""
+    """The layer of both generations."""
     bias = hf.get("attention_bias", False)
     norm = NormSpec(hf.get("layer_norm_eps", 1e-5), "layer")
     layer = read_layer(hf, default_kv_heads=None, norm=norm).with_mixer(
@@ -39,7 +39,8 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 def derive(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What GGUF files of both generations say by a tensor, and by leaving a scale out."""
+    """What GGUF files of both generations express by the presence of a tensor or the absence of a
+    scale."""
     has_norm = "blk.0.attn_q_norm.weight" in file.tensors
     return {"use_qk_norm": has_norm, "logit_scale": values.get("logit_scale", 1.0)}
 

@@ -1,4 +1,4 @@
-"""Command R7B and A: Command R with a window on three of four layers, and no rope on the others."""
+"""Command R7B and A: Command R with a window on three of four layers and no rope on the others."""
 
 from __future__ import annotations
 

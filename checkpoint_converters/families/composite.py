@@ -1,4 +1,4 @@
-"""Composite checkpoints: a language model beside towers for images, which are left out."""
+"""Composite checkpoints: a language model together with vision towers, which are left out."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MROPE = ("mrope_section", "mrope_interleaved")
 
 @dataclass(frozen=True)
 class Composite:
-    """A kind of checkpoint that holds a family's model and more. ``architecture``: as config.json
-    spells it. The language model's config is ``text_config`` or, without that, config.json itself;
-    ``defaults``: what is meant where neither says a key. ``others``: patterns of the names of all
-    other tensors."""
+    """A kind of checkpoint that holds a family's model and more. ``architecture``: as spelled in
+    config.json. The language model's config is ``text_config``, or config.json itself without one;
+    ``defaults``: values of keys that neither has. ``others``: patterns of the names of all other
+    tensors."""
 
     architecture: str
     others: tuple[str, ...] = (r"(model\.)?(vision_tower|multi_modal_projector|visual)\..+",)
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def text_config(self, hf: HfConfig, has_head: bool) -> HfConfig:
-        """The language model's config. ``has_head``: whether the folder holds a head, by which it
-        is known whether that is tied: the two configs may contradict each other."""
+        """The language model's config. ``has_head``: whether the folder holds a head. It decides
+        whether the head is tied, because the two configs may contradict each other."""
         own = hf.get(_TEXT, {})
         if not isinstance(own, dict):
             raise hf.refuse(f"{_TEXT} is a {type(own).__name__}, not an object")
@@ -37,7 +37,7 @@ class Composite:
 
 
 def with_plain_ropes(hf: HfConfig) -> HfConfig:
-    """A language model's config without what its ropes say of images."""
+    """A language model's config without its rope settings for images."""
     ropes = {key: hf.get(key) for key in _ROPES}
     plain = {key: _without_mrope(rope) for key, rope in ropes.items() if isinstance(rope, dict)}
     return replace(hf, values={**hf.values, **plain})

@@ -1,4 +1,4 @@
-"""DeepSeek V3 and R1: latent attention; the first layers are dense, the others have experts."""
+"""DeepSeek V3 and R1: latent attention; dense first layers, experts in the others."""
 
 from __future__ import annotations
 

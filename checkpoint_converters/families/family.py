@@ -1,4 +1,4 @@
-"""What a model family adds to the common reading: its layers, and its tensor names."""
+"""What a model family adds to the common reading: its layers and its tensor names."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trtspec.config.layer_tensors import EMBEDDING, HEAD
 from trtspec.config.mixers.base import MixerSpec
 
 Change: TypeAlias = Callable[[TensorHeader, MixerSpec], TensorHeader]
-"""What becomes of a tensor of a layer with that mixer."""
+"""Converts a tensor of a layer with this mixer."""
 
 
 @dataclass(frozen=True)
 class GgufNames:
     """A family in GGUF files.
 
-    ``architecture``: what llama.cpp calls it; ``names`` maps the tensors; ``paired``, ``fused``,
-    ``mixed``, ``stacked``, ``changes``, ``norms_plus_one``: see `Family`; ``keys``: what its files
-    say. ``sign``: a key by whose value, other than zero, the family is known among several of the
+    ``architecture``: llama.cpp's name for it; ``names`` maps the tensors; ``paired``, ``fused``,
+    ``mixed``, ``stacked``, ``changes``, ``norms_plus_one``: see `Family`; ``keys``: the family's
+    metadata keys. ``sign``: a key whose nonzero value identifies the family among several with the
     same architecture.
     """
 
@@ -48,22 +48,25 @@ class GgufNames:
 class Family:
     """One supported architecture.
 
-    ``architecture`` and ``model_type`` as config.json spells them; ``read_fields`` gives the fields
-    of ModelConfig, layer by layer, but for ``architecture``, ``dtype`` and ``storage``; ``names``
-    maps its tensors. ``draft_defaults``: what a draft whose decoder is of this family
-    (``transformer_layer_config``) has where it says nothing; None: no drafts are. ``gguf``: the
-    family in GGUF files; None: not read from them. ``paired``: projections whose rows lie with the
-    two numbers that are rotated together side by side, by internal names, and what `AttentionSpec`
-    calls the number of their heads. ``fused``: tensors that hold several internal ones along their
-    outputs, by their names without ``.weight``, and the parts in order, of which a layer may have
-    some. ``mixed``: the same where rows of the parts are interleaved: which rows are whose, in a
-    layer with such a mixer. ``composites``: checkpoints that hold the model beside towers for
-    images. ``stacked``: tensors that hold all experts of a layer. ``also``: other names of
-    tensors, with those that the map has for them. ``changes``: what is made of a tensor, by its
-    name, in a layer with such a mixer. ``norms_plus_one``: the files hold 1 + w of norms that
-    multiply by that. ``defaults``: what transformers means where
-    config.json does not have a key, beside what ``read_fields`` knows; an absent end token would
-    never end a text.
+    ``architecture`` and ``model_type``: as spelled in config.json. ``read_fields`` returns the
+    fields of ModelConfig, layer by layer, except ``architecture``, ``dtype`` and ``storage``.
+    ``names`` maps its tensors.
+
+    ``draft_defaults``: defaults for a draft whose decoder (``transformer_layer_config``) belongs to
+    this family; None: there are no such drafts. ``gguf``: the family in GGUF files; None: not
+    supported. ``composites``: checkpoints that hold the model beside vision towers.
+
+    ``paired``: projections whose rows store the two numbers that rotate together next to each
+    other, by internal names, with the field of `AttentionSpec` that counts their heads. ``fused``:
+    tensors that hold several internal ones along their outputs, by names without ``.weight``, with
+    the parts in order; a layer may lack some of the parts. ``mixed``: the same with interleaved
+    rows: which rows belong to which part, in a layer with this mixer. ``stacked``: tensors that
+    hold all experts of a layer. ``also``: alternative names of tensors, with the names in the map.
+    ``changes``: how to convert a tensor, by its name, in a layer with this mixer.
+    ``norms_plus_one``: files store 1 + w for norms that multiply by it.
+
+    ``defaults``: transformers' defaults for absent keys of config.json that ``read_fields`` does
+    not cover; without an end token no text would ever end.
     """
 
     architecture: str
@@ -83,16 +86,17 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def fields_of(self, hf: HfConfig) -> dict[str, Any]:
-        """What ``read_fields`` gives of a file. A GGUF file's own reader knows what it means."""
+        """The result of ``read_fields`` for a file. A GGUF file's own reader knows what its keys
+        mean."""
         return self.read_fields(hf if hf.is_gguf else hf.replacing(self.defaults))
 
     def within(self, composite: Composite) -> Family:
-        """The family as such a checkpoint holds it, whose other tensors it leaves out."""
+        """The family as stored in such a composite checkpoint, ignoring the other tensors."""
         ignored = (*self.names.ignored, *composite.others)
         return replace(self, names=replace(self.names, ignored=ignored))
 
     def in_gguf(self) -> Family:
-        """The family as GGUF files spell it, in which it is read."""
+        """The family in the spelling of GGUF files, for reading one."""
         assert self.gguf is not None
         gguf = self.gguf
         return replace(
@@ -109,26 +113,26 @@ class Family:
 
     @property
     def embedding(self) -> str:
-        """What it calls its embedding."""
+        """Its name for the embedding."""
         return self.names.names[EMBEDDING]
 
     @property
     def head(self) -> str:
-        """What it calls its head."""
+        """Its name for the head."""
         return self.names.names[HEAD]
 
     @property
     def base_architecture(self) -> str:
-        """What config.json says where the decoder was saved alone: ``LlamaModel``."""
+        """The architecture in config.json if the decoder was saved alone: ``LlamaModel``."""
         return self.architecture.replace("ForCausalLM", "Model")
 
 
 KINDS = ("full_attention", "sliding_attention")
-"""Of layers, as ``layer_types`` says them."""
+"""Kinds of layers in ``layer_types``."""
 
 
 def marked(hf: HfConfig) -> tuple[bool, ...] | None:
-    """Which layers ``layer_types`` says to have a window; None without that list. Raises
+    """Which layers have a window according to ``layer_types``; None without that list. Raises
     CheckpointError for other kinds."""
     kinds = hf.get("layer_types")
     if kinds is None:
@@ -143,8 +147,9 @@ def marked(hf: HfConfig) -> tuple[bool, ...] | None:
 
 
 def slides(hf: HfConfig, num_layers: int, default: Callable[[int], bool]) -> tuple[bool, ...]:
-    """Which layers have a window, by ``layer_types``, or without that list by ``default`` of their
-    index. Raises CheckpointError for other kinds and for a list of another length."""
+    """Which layers have a window, according to ``layer_types`` or, without that list, to
+    ``default`` of their index. Raises CheckpointError for other kinds and for a list of the wrong
+    length."""
     marks = marked(hf)
     if marks is None:
         return tuple(default(layer) for layer in range(num_layers))
@@ -154,9 +159,9 @@ def slides(hf: HfConfig, num_layers: int, default: Callable[[int], bool]) -> tup
 
 
 def sliding_windows(hf: HfConfig, num_layers: int) -> tuple[int, ...]:
-    """The window of each layer, 0: none, by Qwen's rule: ``sliding_window`` counts only with
-    ``use_sliding_window``, and then for the layers that ``layer_types`` marks or, without that
-    list, from ``max_window_layers`` on."""
+    """The window of each layer (0: none) by Qwen's rule: ``sliding_window`` applies only with
+    ``use_sliding_window``, to the layers marked in ``layer_types`` or, without that list, from
+    ``max_window_layers`` on."""
     given = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
     marks = marked(hf)
     if marks is None:

@@ -20,7 +20,7 @@ from trtspec.config.norm_spec import NormSpec
 
 
 def gemma_layer(hf: HfConfig, activation: str, default_kv_heads: int) -> LayerSpec:
-    """The layer that all generations share."""
+    """The layer of all generations."""
     if hf.get("use_bidirectional_attention", False):
         raise hf.refuse("use_bidirectional_attention true is not supported; supported: false")
     bias = hf.get("attention_bias", False)
@@ -30,7 +30,7 @@ def gemma_layer(hf: HfConfig, activation: str, default_kv_heads: int) -> LayerSp
 
 
 def gemma_ends(hf: HfConfig) -> dict[str, Any]:
-    """How all generations read and say tokens."""
+    """The embedding and the head of all generations."""
     cap = hf.get("final_logit_softcapping")
     return {
         "embedding": EmbeddingSpec(hf.require("hidden_size") ** 0.5, scales_borrowed=True),

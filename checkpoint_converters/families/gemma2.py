@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and behind, soft caps, a window on every other layer."""
+"""Gemma 2: norms before and after each part, soft caps, a window on every other layer."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ GEMMA_DECODER = HF_DECODER.renamed(
 
 
 def sandwiched(hf: HfConfig, default_cap: float | None) -> LayerSpec:
-    """The layer of Gemma 2, as Gemma 3 has it too, without a window. ``default_cap``: of the
-    scores, where config.json does not name the key; null there: none."""
+    """The layer of Gemma 2, shared with Gemma 3, without a window. ``default_cap``: the cap on
+    scores if config.json lacks the key; a null there means no cap."""
     activation = read_activation(hf, "hidden_activation", "gelu_pytorch_tanh")
     layer = gemma_layer(hf, activation, default_kv_heads=4).with_norms("both")
     scalar = hf.get("query_pre_attn_scalar", 256)
@@ -54,8 +54,8 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 def scalar_by_depth(deepest: int) -> Callable[[GgufFile, Mapping[str, Any]], dict[str, Any]]:
-    """What GGUF files do not say, query_pre_attn_scalar, by llama.cpp's rule: the size of a head,
-    but in the model of so many layers hidden_size / num_attention_heads."""
+    """query_pre_attn_scalar, which GGUF files do not store, by llama.cpp's rule: the head size, or
+    hidden_size / num_attention_heads for the model with this number of layers."""
 
     def derive(_: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
         share = values["hidden_size"] / values["num_attention_heads"]

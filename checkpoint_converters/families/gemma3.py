@@ -1,5 +1,5 @@
-"""Gemma 3 (text): Gemma 2 without caps, norms on query and key heads, a rope of its own under the
-window."""
+"""Gemma 3 (text): Gemma 2 without caps, with norms on query and key heads and a separate rope in
+windowed layers."""
 
 from __future__ import annotations
 

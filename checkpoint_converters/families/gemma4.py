@@ -1,5 +1,5 @@
-"""Gemma 4 (text): layers that share K and V, keys that are values, per-layer embeddings, larger
-heads without a window."""
+"""Gemma 4 (text): layers that share K and V, keys used as values, per-layer embeddings, larger
+heads in layers without a window."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NAMES = GEMMA_DECODER.renamed(
 
 
 def gemma4_layers(hf: HfConfig) -> tuple[LayerSpec, ...]:
-    """The layers, without K and V of others and per-layer embeddings."""
+    """The layers, without shared K and V and per-layer embeddings."""
     # vision: of images' tokens alone.
     for key, known in (
         ("use_bidirectional_attention", (None, False, "vision")),
@@ -86,8 +86,8 @@ def gemma4_layers(hf: HfConfig) -> tuple[LayerSpec, ...]:
 
 
 def _global(hf: HfConfig, layer: int) -> dict[str, Any]:
-    """The heads of a layer without a window: transformers 5 says them layer by layer, other files
-    for all of these."""
+    """The heads of a layer without a window. transformers 5 gives them per layer, other files once
+    for all such layers."""
     same_values = hf.get("attention_k_eq_v", False)
     told = hf.get("per_layer_config")
     if told is not None:
@@ -106,7 +106,7 @@ def _global(hf: HfConfig, layer: int) -> dict[str, Any]:
 
 
 def _shared(hf: HfConfig, layers: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:
-    """The last ones read K and V of the last layer of their kind before them."""
+    """The last layers read K and V of the last earlier layer of their kind."""
     count = hf.get("num_kv_shared_layers", 0)
     if type(count) is not int or not 0 <= count < len(layers):
         raise hf.refuse(
@@ -170,8 +170,8 @@ _IN_GGUF = GGUF_DECODER.renamed(
 
 
 def _said_in_gguf(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the files say layer by layer: heads, wide MLPs; and by kind: ropes and sizes of heads,
-    without ``_swa`` those of layers without a window."""
+    """What the files give per layer (heads, wide MLPs) and per kind (ropes and head sizes; keys
+    without ``_swa`` are for layers without a window)."""
 
     def key(name: str) -> str:
         return f"{file.text(ARCHITECTURE)}.{name}"
@@ -214,13 +214,13 @@ def _said_in_gguf(file: GgufFile, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(file: GgufFile, vocab: int) -> int:
-    """Tokens that have per-layer embeddings."""
+    """The number of tokens with per-layer embeddings."""
     table = file.tensors.get(_IN_GGUF.names["per_layer.embed.weight"])
     return vocab if table is None else table.shape[0]
 
 
 def _of_kinds(file: GgufFile, key: str, said: Any, kinds: Sequence[str]) -> dict[str, int]:
-    """The number of each kind of layer; CheckpointError where one has several."""
+    """The number for each kind of layer; CheckpointError if layers of one kind differ."""
     numbers = said if isinstance(said, list) else [said] * len(kinds)
     found: dict[str, int] = {}
     for number, kind in zip(numbers, kinds, strict=True):

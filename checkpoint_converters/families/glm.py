@@ -1,4 +1,4 @@
-"""GLM-4 (2024): rope that turns neighbours in half of each head, biases on q, k and v."""
+"""GLM-4 (2024): rope rotates neighbouring elements in half of each head; biases on q, k and v."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtspec.config.layer import LayerSpec
 
 
 def glm_layer(hf: HfConfig) -> LayerSpec:
-    """The layer that both generations share."""
+    """The layer of both generations."""
     layer = read_layer(hf, default_kv_heads=2, head_dim=128, norm=read_norm(hf, 1.5625e-7))
     return layer.with_mixer(
         bias=hf.get("attention_bias", True),
@@ -32,7 +32,7 @@ def glm_layer(hf: HfConfig) -> LayerSpec:
 
 
 def glm_fields(hf: HfConfig, layer: LayerSpec) -> dict[str, Any]:
-    """Fields of ModelConfig, of equal layers."""
+    """Fields of ModelConfig for identical layers."""
     rope = read_rope(hf.values, hf.refuse, partial=True)
     return model_fields(hf, repeat_layer(hf, layer), ropes=(rope,))
 

@@ -1,4 +1,4 @@
-"""GLM-4-0414: GLM-4 with norms behind attention and feed-forward as well."""
+"""GLM-4-0414: GLM-4 with norms after attention and feed-forward as well."""
 
 from __future__ import annotations
 

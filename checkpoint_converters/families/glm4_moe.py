@@ -1,4 +1,4 @@
-"""GLM-4.5: sigmoid routers with groups and a bias for the choice, a shared expert."""
+"""GLM-4.5: sigmoid routers with groups and a selection bias, a shared expert."""
 
 from __future__ import annotations
 

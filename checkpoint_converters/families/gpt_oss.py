@@ -1,4 +1,4 @@
-"""gpt-oss: sinks, a window on every other layer, biases, and experts with a cut SwiGLU."""
+"""gpt-oss: sinks, a window on every other layer, biases, and experts with a clamped SwiGLU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Granite 3 MoE: Granite with experts, stacked in files, whose chosen scores alone are weighed."""
+"""Granite 3 MoE: Granite with stacked experts and a softmax over only the chosen scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRANITE_EXPERTS = {
     _B + "experts.down_proj": _DOWN,
 }
 ROUTERS = {_B + "router.weight": ROUTER}
-"""As transformers 5 calls them."""
+"""transformers 5's names."""
 
 
 def _fields(hf: HfConfig) -> dict[str, Any]:

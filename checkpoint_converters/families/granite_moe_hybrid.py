@@ -29,8 +29,8 @@ _MAMBA = {
     "attention": False,
     "full_attention": False,
 }
-"""Whether layers of a kind have Mamba-2; the kinds as checkpoints and as transformers 5 call
-them."""
+"""Whether layers of each kind have Mamba-2; kinds in the spellings of checkpoints and of
+transformers 5."""
 
 _L = "model.layers.{i}."
 _GATE_UP, _DOWN = ("mlp.gate", "mlp.up"), "mlp.down"
@@ -38,7 +38,7 @@ _SHARED = ("mlp.shared.gate", "mlp.shared.up"), "mlp.shared.down"
 
 
 def _names() -> dict[str, str]:
-    """Those that Granite 3 does not have. Without experts the shared part is the only one."""
+    """Names that Granite 3 lacks. Without experts there is only the shared part."""
     found = expert_names(ROUTER, PROJECTIONS)
     for (gate, up), down in ((_GATE_UP, _DOWN), _SHARED):
         found |= {f"layers.{{i}}.{gate}.weight": _L + "shared_mlp.gate.weight"}
@@ -113,7 +113,7 @@ def _mamba(hf: HfConfig, norm: NormSpec) -> Mamba2Spec:
 
 
 def _number(value: Any) -> float:
-    """Of JSON, where transformers 5 writes infinity as ``{"__float__": "Infinity"}``."""
+    """A JSON number; transformers 5 writes infinity as ``{"__float__": "Infinity"}``."""
     return float(value["__float__"] if isinstance(value, dict) else value)
 
 

@@ -1,4 +1,4 @@
-"""MiMo: Qwen2 with a head size of its own."""
+"""MiMo: Qwen2 with its own head size."""
 
 from __future__ import annotations
 

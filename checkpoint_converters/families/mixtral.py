@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with eight experts in the place of its feed-forward part."""
+"""Mixtral: Mistral with eight experts in place of the feed-forward part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OLMo 2: norms behind attention and feed-forward, and over all queries and keys."""
+"""OLMo 2: norms after attention and feed-forward, and over all queries and all keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLMO_DECODER = HF_DECODER.renamed(
 
 
 def olmo_layer(hf: HfConfig) -> LayerSpec:
-    """The layer that OLMo 2 and 3 share, without a window."""
+    """The layer of OLMo 2 and 3, without a window."""
     bias = hf.get("attention_bias", False)
     layer = read_layer(hf, default_kv_heads=None, norm=read_norm(hf, 1e-5))
     layer = layer.with_mixer(bias=bias, output_bias=bias, qk_norm=layer.norm, qk_norm_over="all")

@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with a window on three of four layers, whose rope is never scaled."""
+"""OLMo 3: OLMo 2 with a window, and an unscaled rope, on three of four layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: Llama with fused matrices, rope of a part of each head, and longrope."""
+"""Phi-3 and Phi-4: Llama with fused matrices, rope on part of each head, and longrope."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 def _with_longrope(values: Any) -> dict[str, Any]:
-    """The values with longrope under this name, which early checkpoints call su or yarn."""
+    """The values with longrope spelled this way; early checkpoints call it su or yarn."""
     found = dict(values)
     for key in ("rope_scaling", "rope_parameters"):
         given = found.get(key)

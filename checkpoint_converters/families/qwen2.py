@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: biases on q, k and v; a sliding window on some layers, if switched on."""
+"""Qwen2 and Qwen2.5: biases on q, k and v; an optional sliding window on some layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from checkpoint_converters.hf_decoder import (
 
 
 def qwen2_fields(hf: HfConfig) -> dict[str, Any]:
-    """Fields of ModelConfig but for architecture and dtype."""
+    """Fields of ModelConfig except architecture and dtype."""
     if hf.get("use_mrope", False):
         raise hf.refuse("use_mrope true is not supported; supported: false")
     layers = repeat_layer(hf, read_layer(hf, default_kv_heads=32).with_mixer(bias=True))

@@ -1,4 +1,4 @@
-"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with many small experts and a shared one behind a gate."""
+"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with many small experts and a gated shared expert."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from checkpoint_converters.hf_experts import STACKED, hf_mixture, read_experts, 
 QWEN_MIXTURE = hf_mixture("shared_expert").renamed(
     {"layers.{i}.mlp.shared_gate.weight": "model.layers.{i}.mlp.shared_expert_gate.weight"}
 )
-"""The names of Qwen's mixtures that have a shared expert."""
+"""Tensor names of Qwen's mixtures with a shared expert."""
 
 
 def sparse_layers(hf: HfConfig, count: int) -> list[bool]:
-    """Which layers have experts: by Qwen's rule, every ``decoder_sparse_step``-th one that
-    ``mlp_only_layers`` does not name."""
+    """Which layers have experts, by Qwen's rule: every ``decoder_sparse_step``-th one not listed in
+    ``mlp_only_layers``."""
     step, dense = hf.get("decoder_sparse_step", 1), hf.get("mlp_only_layers", [])
     if type(step) is not int or step < 1:
         raise hf.refuse(f"decoder_sparse_step is {step!r}; it must be a whole number from 1 on")
@@ -31,8 +31,8 @@ def sparse_layers(hf: HfConfig, count: int) -> list[bool]:
 
 
 def _windows(hf: HfConfig, count: int) -> tuple[int, ...]:
-    """The window of each layer: with ``use_sliding_window``, where ``layer_types`` says so or,
-    without that list, of every other one before ``max_window_layers``."""
+    """The window of each layer. With ``use_sliding_window``, ``layer_types`` decides; without that
+    list, every other layer before ``max_window_layers`` has one."""
     used, first = hf.get("use_sliding_window", False), hf.get("max_window_layers", 28)
     marks = slides(hf, count, lambda layer: used and layer % 2 == 0 and layer < first)
     if not any(marks):

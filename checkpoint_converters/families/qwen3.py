@@ -1,4 +1,4 @@
-"""Qwen3: norms on each query and key head, head_dim of its own, no biases by default."""
+"""Qwen3: norms on each query and key head, its own head_dim, no biases by default."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from trtspec.config.feed_forwards.experts import ExpertsSpec
 
 
 def qwen_experts(hf: HfConfig, normalised: bool) -> ExpertsSpec:
-    """The mixture of these hybrids, with a shared expert behind a gate."""
+    """The mixture of these hybrids, with a gated shared expert."""
     return read_experts(
         hf,
         "num_experts",
@@ -38,7 +38,7 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 def gguf_experts(architecture: str) -> GgufNames:
-    """These hybrids in GGUF files, which call them so."""
+    """These hybrids in GGUF files, under this architecture name."""
     return GgufNames(
         architecture,
         GGUF_DECODER.renamed({**DELTA_NAMES, **EXPERT_NAMES}),

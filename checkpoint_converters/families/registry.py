@@ -1,4 +1,4 @@
-"""The families that are known: those here, and those of other packages by entry points."""
+"""All known families: those defined here and those of other packages, found by entry points."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from checkpoint_converters.families.starcoder2 import STARCODER2
 from trtspec.errors import ConfigError
 
 ENTRY_POINTS = "trtspec.families"
-"""Group of the entry points by which other packages add a `Family`."""
+"""The entry point group in which other packages add a `Family`."""
 
 _BUILT_IN = (
     LLAMA,
@@ -82,7 +82,7 @@ def families() -> tuple[Family, ...]:
     """All families.
 
     Raises:
-        ConfigError: another package's family has an architecture or model_type that is taken.
+        ConfigError: another package's family uses an architecture or model_type that is taken.
     """
     found = list(_BUILT_IN)
     for entry in entry_points(group=ENTRY_POINTS):
@@ -99,12 +99,12 @@ def families() -> tuple[Family, ...]:
 
 
 def family_of(architecture: str) -> Family:
-    """A family by its architecture, which is known."""
+    """The family with this known architecture."""
     return next(each for each in families() if each.architecture == architecture)
 
 
 def other_packages() -> list[str]:
-    """Where families of other packages come from, with the versions of these: what they make of a
-    checkpoint depends on it."""
+    """The packages that other families come from, with their versions, because how a checkpoint is
+    read depends on them."""
     entries = entry_points(group=ENTRY_POINTS)
     return sorted(f"{e.value} {e.dist.version if e.dist else ''}" for e in entries)

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama with layers whose rows are not rotated."""
+"""SmolLM3: Llama in which some layers have no rope."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _fields(hf: HfConfig) -> dict[str, Any]:
 
 
 def _turning(hf: HfConfig, num_layers: int) -> list[bool]:
-    """Which layers rotate: those that no_rope_layers (sic) marks with 1, or all but every
+    """Which layers have rope: those that no_rope_layers (sic) marks with 1, or all but every
     no_rope_layer_interval-th."""
     given = hf.get("no_rope_layers")
     if given is None:

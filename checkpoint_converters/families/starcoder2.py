@@ -1,4 +1,4 @@
-"""StarCoder2: layer norms with biases, a feed-forward part without a gate."""
+"""StarCoder2: layer norms with biases, an ungated feed-forward part."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tokenizers that a checkpoint's own format spells, made into those of transformers."""
+"""Tokenizers in a checkpoint's own format, converted to transformers'."""

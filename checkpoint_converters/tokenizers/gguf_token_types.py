@@ -1,5 +1,5 @@
-"""What kinds of tokens a GGUF file has, control tokens of a wrong type among them, and which of
-them end a text."""
+"""Token types in a GGUF file, with mistyped control tokens corrected, and the tokens that end a
+text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAMED = (*_ENDS, "bos", "padding", "mask", "fim_pre", "fim_suf", "fim_mid")
 
 _MARKED = re.compile(r"<\|\S+\|>|<\uff5c\S+\uff5c>")
 _SPARE = re.compile(r"<(unused|reserved_|extra_id_|SPECIAL_|special_)\d+>|\[unused\d+\]")
-"""Rows that vocabularies keep for later."""
+"""Tokens that vocabularies reserve for later."""
 _UNMARKED = frozenset({
     "<start_of_turn>", "<|turn>", "<bos>", "<pad>", "[INST]", "[/INST]",
     "<fim-prefix>", "<fim_prefix>", "<PRE>", "▁<PRE>",
     "<fim-suffix>", "<fim_suffix>", "<SUF>", "▁<SUF>",
     "<fim-middle>", "<fim_middle>", "<MID>", "▁<MID>",
 })  # fmt: skip
-"""Further control tokens, which begin something and have no marks of control tokens."""
+"""Further control tokens, which begin something and lack the usual marks."""
 _UNTYPED = frozenset({
     "<unk>", "<UNK>", "[UNK]", "<mask>", "<MASK_TOKEN>", "[MASK]", "<cls>", "<CLS>", "[CLS]",
     "<sep>", "<SEP>", "[SEP]", "<BOS_TOKEN>", "<EOS_TOKEN>", "<EOP_TOKEN>", "[BOS]",
@@ -39,18 +39,19 @@ _UNTYPED = frozenset({
     "[/TOOL_RESULTS]", "[TOOL_CONTENT]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[CALL_ID]",
     "[IMG_BREAK]", "[IMG_END]", "[BEGIN_AUDIO]",
 })  # fmt: skip
-"""Control tokens in the models' own tokenizers, which llama.cpp leaves as a file types them. None
-that may be a word, as ``<filename>`` and ``[IMG]``, or that users look for, as ``<think>``."""
+"""Control tokens in the models' own tokenizers whose type in the file llama.cpp leaves alone.
+Excludes tokens that may be words, such as ``<filename>`` and ``[IMG]``, and tokens that users look
+for, such as ``<think>``."""
 
 
 def token_types(file: GgufFile) -> list[int]:
-    """The type of each token. Many files say of control tokens that they are words or the user's
-    own: here they are control tokens by their texts, and if the file gives them a part such as EOS.
-    Letters stay what they are, such as the ``!`` that some files give for padding; so do words that
-    merges make of letters and that have no part, such as ``</s>`` where it is HTML.
+    """The type of each token. Many files type control tokens as normal or user-defined; here they
+    are control tokens if their text says so or the file gives them a role such as EOS. Letters keep
+    their type, such as the ``!`` that some files use for padding. So do words that merges form from
+    letters and that have no role, such as ``</s>`` where it is HTML.
 
     Raises:
-        CheckpointError: there are no tokens, or not as many types as tokens.
+        CheckpointError: there are no tokens, or the number of types differs.
     """
     tokens = file.texts(TOKENS)
     types = as_many(file, "token_type", len(tokens)) or [NORMAL] * len(tokens)
@@ -81,8 +82,8 @@ def token_types(file: GgufFile) -> list[int]:
 
 
 def end_tokens(file: GgufFile, vocab_size: int) -> list[int]:
-    """The tokens that end a text: those that the file gives as one, the end of the whole first, and
-    control tokens that are known for it. Of a vocabulary that cannot be read, the former alone."""
+    """The tokens that end a text: those that the file names, the end of the whole text first, and
+    control tokens known for it. Only the former if the vocabulary cannot be read."""
     named = [token for name in _ENDS if (token := file.token_id(name)) is not None]
     try:
         types, tokens = token_types(file), file.texts(TOKENS)
@@ -93,10 +94,10 @@ def end_tokens(file: GgufFile, vocab_size: int) -> list[int]:
 
 
 def as_many(file: GgufFile, name: str, count: int) -> list[Any]:
-    """A list with a value for each of ``count`` tokens, or an empty one where the file has none.
+    """A list with one value for each of ``count`` tokens, or an empty one if the file has none.
 
     Raises:
-        CheckpointError: it is no list, or has more or fewer values.
+        CheckpointError: it is not a list, or its length differs.
     """
     key = f"tokenizer.ggml.{name}"
     values = file.get(key, [])
@@ -107,7 +108,7 @@ def as_many(file: GgufFile, name: str, count: int) -> list[Any]:
 
 
 def _made_by_merges(file: GgufFile, tokens: list[str], texts: set[str]) -> set[str]:
-    """Those of the texts that two tokens make, by a merge or, where scores stand for merges, by
+    """Those of the texts that two tokens form, by a merge or, where scores replace merges, by both
     being tokens."""
     if MERGES in file.metadata:
         return texts.intersection(pair.replace(" ", "") for pair in file.texts(MERGES))

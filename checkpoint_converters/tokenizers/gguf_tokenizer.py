@@ -1,5 +1,5 @@
-"""The tokenizer in a GGUF file's metadata -> one of transformers, special tokens and chat template
-included."""
+"""The tokenizer in a GGUF file's metadata -> a transformers tokenizer, with special tokens and chat
+template."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from trtspec.errors import CheckpointError
 MODEL = "tokenizer.ggml.model"
 TEMPLATE = "tokenizer.chat_template"
 TOKENIZER_GGUF = "tokenizer.gguf"
-"""The tokenizer of a GGUF file that no files of transformers spell."""
+"""A file with the tokenizer of a GGUF file that transformers' formats cannot express."""
 
 _SPACE = "\u2581"  # stands for a space in vocabularies of text
 _PHI_3 = ("phi-3", "phi3")  # in general.name, regardless of case
@@ -52,12 +52,12 @@ def has_vocabulary(file: GgufFile) -> bool:
 
 
 def gguf_tokenizer(file: GgufFile) -> Any:
-    """The tokenizer of a file that `has_vocabulary`; its ids are those of llama.cpp with special
-    tokens read as such.
+    """The tokenizer of a file that `has_vocabulary`. Its ids are llama.cpp's with special tokens
+    parsed.
 
     Raises:
-        CheckpointError: a kind or pre-tokenizer that is not known, or metadata that do not fit each
-            other; the value is named.
+        CheckpointError: an unknown kind or pre-tokenizer, or inconsistent metadata; the value is
+            named.
     """
     vocabulary = _Vocabulary(file)
     kind = file.text(MODEL)
@@ -88,13 +88,13 @@ def gguf_tokenizer(file: GgufFile) -> Any:
 
 
 class _GgufTokenizer(PreTrainedTokenizerFast):
-    """Saves itself as files of transformers, or, where these cannot spell its merges, as
+    """Saves itself in transformers' files or, if these cannot express its merges, as
     `TOKENIZER_GGUF`."""
 
     _merged_of: Path | None = None
 
     def merge_here(self, merges: LeftmostMerges, source: Path) -> None:
-        """Join pairs by these from now on; ``source`` is the file that they come from."""
+        """Join pairs by these from now on; ``source`` is the file they come from."""
         self._merged_of = source
         self.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(merges)
 
@@ -111,8 +111,8 @@ class _GgufTokenizer(PreTrainedTokenizerFast):
 
 @dataclass(frozen=True)
 class _Made:
-    """adds_bos: whether texts begin with BOS where the file does not say. merges: what joins pairs
-    in place of the tokenizer's own model."""
+    """adds_bos: whether texts begin with BOS if the file does not say. merges: replaces the
+    tokenizer's own model for joining pairs."""
 
     tokenizer: Tokenizer
     adds_bos: bool
@@ -121,7 +121,7 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """What the file says about tokens, checked when asked for."""
+    """What the file says about tokens, checked on access."""
 
     file: GgufFile
 
@@ -151,7 +151,7 @@ class _Vocabulary:
         return [(parts[0], parts[1]) for parts in split]
 
     def token(self, name: str) -> str | None:
-        """The token that ``{name}_token_id`` names; None without that."""
+        """The token named by ``{name}_token_id``, or None."""
         token = self.file.token_id(name)
         if token is not None and not 0 <= token < len(self.tokens):
             raise self.file.refuse(
@@ -160,8 +160,8 @@ class _Vocabulary:
         return None if token is None else self.tokens[token]
 
     def named_tokens(self) -> dict[str, str]:
-        """Those that transformers has names for, as arguments for it. It would cut them out of
-        every text and show none, so words are left out."""
+        """The tokens that transformers has names for, as its arguments. Words are left out, because
+        it would cut them out of every text and never show them."""
         names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
         found = {f"{ours}_token": self.token(theirs) for theirs, ours in names.items()}
         return {
@@ -171,7 +171,7 @@ class _Vocabulary:
         }
 
     def added(self, *types: int) -> list[AddedToken]:
-        """Tokens of these types, which are cut out of a text before all else."""
+        """Tokens of these types, which are cut out of a text first."""
         special = USER_DEFINED not in types
         return [
             AddedToken(token, normalized=False, special=special, rstrip=self._strips(token))
@@ -180,8 +180,8 @@ class _Vocabulary:
         ]
 
     def _strips(self, token: str) -> bool:
-        """Whether white space behind a token goes with it. Files do not say; of the models that are
-        read, Phi-3's tokens do so, all but those of its vocabulary's own model."""
+        """Whether white space after a token is dropped with it. Files do not say. Among supported
+        models Phi-3's tokens do so, except those of its vocabulary's own model."""
         name = self.file.text("general.name", "").lower()
         named = any(spelling in name for spelling in _PHI_3)
         is_phi_3 = named or (
@@ -191,7 +191,7 @@ class _Vocabulary:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> _Made:
-    """BPE over bytes, as in GPT-2 and after."""
+    """BPE over bytes, as in GPT-2 and later."""
     file, key = vocabulary.file, "tokenizer.ggml.pre"
     name = file.text(key, None)
     if name not in PRE_TOKENIZERS:
@@ -211,7 +211,7 @@ def _byte_level(vocabulary: _Vocabulary) -> _Made:
 
 
 def _sentence_piece(vocabulary: _Vocabulary) -> _Made:
-    """BPE over characters by the scores of tokens."""
+    """BPE over characters by token scores."""
     scores = _scores_of_words(vocabulary)
     merges = merges_by_score(scores, vocabulary.ids)
     tokenizer = _of_characters(vocabulary, merges or [], spaced=True)
@@ -231,8 +231,8 @@ def _gemma4(vocabulary: _Vocabulary) -> _Made:
 def _of_characters(
     vocabulary: _Vocabulary, merges: Sequence[tuple[str, str]], spaced: bool
 ) -> Tokenizer:
-    """BPE over characters, in which ``<0x0A>`` and the like spell what has no token. ``spaced``:
-    whether a space comes before a text where the file does not say."""
+    """BPE over characters in which ``<0x0A>`` and the like spell bytes without a token. ``spaced``:
+    whether a space precedes a text if the file does not say."""
     model = models.BPE(
         vocabulary.ids,
         list(merges),
@@ -251,8 +251,8 @@ def _of_characters(
 
 
 def _scores_of_words(vocabulary: _Vocabulary) -> dict[str, float]:
-    """Of the tokens that characters may be joined to. Those that are cut out of a text before all
-    else are found in it no more, unless they have the sign that spaces become later."""
+    """Scores of the tokens that characters may be joined to. Tokens that are cut out of a text
+    first cannot be formed by joining, unless they contain the sign that replaces spaces later."""
     return {
         token: vocabulary.scores[i]
         for token, i in vocabulary.ids.items()
@@ -263,7 +263,7 @@ def _scores_of_words(vocabulary: _Vocabulary) -> dict[str, float]:
 
 
 def _frame(tokenizer: Tokenizer, vocabulary: _Vocabulary, adds_bos: bool) -> None:
-    """Have texts begin with BOS and end with EOS, if the file or, for BOS, its kind says so."""
+    """Make texts begin with BOS and end with EOS if the file (or, for BOS, its kind) says so."""
     begin, end = _framing(vocabulary, "bos", adds_bos), _framing(vocabulary, "eos", False)
     if not begin and not end:
         return
@@ -275,7 +275,7 @@ def _frame(tokenizer: Tokenizer, vocabulary: _Vocabulary, adds_bos: bool) -> Non
 
 
 def _framing(vocabulary: _Vocabulary, name: str, default: bool) -> list[str]:
-    """The token that ``add_{name}_token`` puts there, if it does."""
+    """The token that ``add_{name}_token`` adds, if any."""
     key = f"tokenizer.ggml.add_{name}_token"
     said, token = vocabulary.file.get(key), vocabulary.token(name)
     if said and token is None:
@@ -285,7 +285,7 @@ def _framing(vocabulary: _Vocabulary, name: str, default: bool) -> list[str]:
 
 
 def _chat_template(file: GgufFile) -> str | dict[str, str] | None:
-    """The template, by name where there are several; None without one."""
+    """The template, by name if there are several; None without one."""
     named = {
         key.removeprefix(f"{TEMPLATE}."): file.text(key)
         for key in file.metadata

@@ -1,9 +1,8 @@
-"""What llama.cpp's names of pre-tokenizers mean: how a text is cut before pairs are merged.
+"""llama.cpp's pre-tokenizers by name: how a text is split before pairs are merged.
 
-``tokenizer.ggml.pre`` is all that a GGUF file says of it. The rules are those of the models that
-the names come from, and where llama.cpp departs from a model's own rule, llama.cpp's. Names of one
-rule stand together. llama.cpp knows more of them: those of architectures that are not read are left
-out.
+A GGUF file says no more about it than ``tokenizer.ggml.pre``. The rules are those of the models
+that the names come from, or llama.cpp's where the two differ. Names with the same rule stand
+together. Names of unsupported architectures are left out.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ _HAN = (
 
 
 def _since_gpt4(digits: str) -> str:
-    """A word takes one sign or space before it, signs take the line ends behind them, and
-    ``digits`` says how many go together."""
+    """A word takes one preceding sign or space, signs take the line ends after them, and ``digits``
+    says how many digits group together."""
     words = r"[^\r\n\p{L}\p{N}]?\p{L}+"
     return rf"{_ENDINGS}|{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
 
 
 def _by_case(digits: str, ending: str = "") -> str:
-    """Words end where a capital of ASCII follows a small letter, and take an ``ending`` along;
-    ``digits`` as in `_since_gpt4`. In llama.cpp letters outside ASCII are large and small alike,
-    and marks are none, whatever the models' own rules say."""
+    """Words end where an ASCII capital follows a lower-case letter, and include an ``ending``;
+    ``digits`` as in `_since_gpt4`. In llama.cpp letters outside ASCII count as both cases and marks
+    as neither, whatever the models' own rules say."""
     large, small = r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]"
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{large}*{small}+{ending}|{before}{large}+{small}*{ending}"
@@ -53,9 +52,9 @@ def _by_case(digits: str, ending: str = "") -> str:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """patterns: each cuts the pieces that those before it left, into its matches and what lies
+    """patterns: each splits the pieces left by the previous one into its matches and the text
     between them. whole_words: a piece that is a token needs no merges. adds_bos: whether a text
-    begins with the BOS token where the file does not say (``add_bos_token``)."""
+    begins with BOS if the file does not say (``add_bos_token``)."""
 
     patterns: tuple[str, ...]
     whole_words: bool = False
@@ -104,4 +103,4 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
         (rf"[{_HAN}]+|{_KIMI_WORDS}|\p{{N}}{{1,3}}|{_KIMI_SIGNS}|{_BLANKS}",),
     ),
 }
-"""By ``tokenizer.ggml.pre``."""
+"""Rules by ``tokenizer.ggml.pre``."""

@@ -1,10 +1,10 @@
-"""SentencePiece's merges: of all neighbours that make a token, the two whose token has the best
-score are joined, the leftmost of several.
+"""SentencePiece's merges: of all neighbours that form a token, join the pair whose token has the
+best score, the leftmost of ties.
 
-BPE of the tokenizers library joins pairs in the order of a list, the same at every place of a text.
-No list says "leftmost": of ``na`` and ``an`` now one, now the other begins. Where tokens share a
-score, pairs are joined here, by a pre-tokenizer that cuts a text into its tokens, and the model
-only looks these up.
+BPE in the tokenizers library joins pairs in the order of a list, which cannot express "leftmost":
+of ``na`` and ``an``, either may begin first. For vocabularies in which tokens share a score, pairs
+are therefore joined here, by a pre-tokenizer that splits a text into its tokens, and the model only
+looks these up.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 def merges_by_score(
     scores: Mapping[str, float], ids: Mapping[str, int]
 ) -> list[tuple[str, str]] | None:
-    """All pairs that make a token, in the order of its score: what a model of BPE joins by them is
-    what SentencePiece joins. None where no list does that: where characters are joined that are no
-    tokens, or where several tokens have one score, but for a run of one character (as in Llama 2
-    all runs of spaces)."""
+    """All pairs that form a token, ordered by its score, so that a BPE model with these merges
+    agrees with SentencePiece. None if no list does: if characters are joined that are not tokens,
+    or if tokens share a score, except runs of one character (such as all runs of spaces in Llama
+    2)."""
     found = []
     for token, score in scores.items():
         run = _is_run(token)
@@ -54,24 +54,24 @@ def _is_run(text: str) -> bool:
 
 
 class LeftmostMerges:
-    """A pre-tokenizer, to be wrapped by `tokenizers.pre_tokenizers.PreTokenizer.custom`.
+    """A pre-tokenizer to wrap in `tokenizers.pre_tokenizers.PreTokenizer.custom`.
 
-    ``scores``: of the tokens that pairs may be joined to; the highest is joined first.
+    ``scores``: of the tokens that pairs may form; the highest is joined first.
     """
 
     def __init__(self, scores: Mapping[str, float]) -> None:
         self._scores = scores
 
     def pre_tokenize(self, text: Any) -> None:
-        """Called by the tokenizers library with what lies between special tokens."""
+        """Called by the tokenizers library with the text between special tokens."""
         text.split(self._cut)
 
     def _cut(self, _: int, text: Any) -> list[Any]:
         return [text[begin:end] for begin, end in self.pieces(text.normalized)]
 
     def pieces(self, text: str) -> Iterable[tuple[int, int]]:
-        """The tokens of a text, each by where it begins and ends; a character that no pair joins is
-        a piece of its own."""
+        """The start and end of each token of a text; a character that joins with nothing is its own
+        piece."""
         size = len(text)
         ends = list(range(1, size + 1))  # of the symbol that begins there; 0: none does any more
         begins = list(range(-1, size))  # of the symbol that ends there
@@ -92,6 +92,6 @@ class LeftmostMerges:
     def _pair(
         self, text: str, left: int, right: int, end: int
     ) -> tuple[float, int, int, int] | None:
-        """Two neighbours in the order of joining; None if they are no token together."""
+        """Two neighbours with their priority, or None if they form no token."""
         score = self._scores.get(text[left:end])
         return None if score is None else (-score, left, right, end)

@@ -1,4 +1,4 @@
-"""The texts of tokens by which models end a turn, whatever ``eos_token_id`` says."""
+"""Texts of the tokens with which models end a turn, whatever ``eos_token_id`` says."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _NO_ENDS_BESIDE: dict[str, tuple[frozenset[str], ...]] = {
 
 
 def has_html(texts: Collection[str]) -> bool:
-    """Whether ``<s>`` and ``</s>`` of a vocabulary are HTML, as its texts end otherwise."""
+    """Whether ``<s>`` and ``</s>`` in a vocabulary are HTML because its texts end differently."""
     return any(end in texts for end in _HTML_BESIDE)
 
 
 def ends_among(texts: Collection[str]) -> list[str]:
-    """Those of a vocabulary's control tokens that end a turn, in their order. Some texts are no end
+    """The control tokens of a vocabulary that end a turn, in their order. Some texts are not ends
     in a vocabulary that has certain others."""
     known = TURN_ENDS.intersection(texts)
     none = {

@@ -1,7 +1,7 @@
-"""Low-rank adapters of a decoder: what each row's own one adds to the products of its layers.
+"""Low-rank adapters of a decoder, chosen per row and added to the products of its layers.
 
-A network that was built for adapters has room for some among its weights, as `AdapterSizes` says,
-and is told of each row which one reads it. So adapters come and go without a compilation.
+A network built for adapters reserves room for some among its weights (`AdapterSizes`), and is told
+for each row which one to read. Adapters therefore come and go without compiling.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trtspec.models.lora import Lora
 from trtspec.models.rows import PackedRows
 
 ADAPTED = ("attn.", "mlp.")
-"""How the names, within a layer, of the products begin that have adapters beside them."""
+"""Prefixes, within a layer, of the products that can have adapters."""
 
 
 class AdapterRows(NamedTuple):
-    """The packed rows of a call of a network with adapters: ``adapters [T] i32``, of each row where
-    its adapter lies; -1: it has none."""
+    """The packed rows of a network with adapters. ``adapters [T] i32``: the slot of each row's
+    adapter, or -1 for none."""
 
     packed: PackedRows
     adapters: Tensor
@@ -55,14 +55,14 @@ class AdapterRows(NamedTuple):
 
 
 def adapters_of(rows: object) -> Tensor | None:
-    """Of each row its adapter ``[T] i32``, where rows say so."""
+    """The adapter slot of each row ``[T] i32``, if the rows have them."""
     return rows.adapters if isinstance(rows, AdapterRows) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter that was read. number: above 0, and no other one's ever. layers: ``a [r, K]`` and
-    ``b [N, r]`` (scaled) of linear layers, by their names in a checkpoint, less ``.weight``, in the
+    """An adapter in memory. number: positive and never reused. layers: ``a [r, K]`` and ``b [N,
+    r]`` (scaled) of linear layers, keyed by their names in a checkpoint without ``.weight``, in the
     network's dtype, on the host."""
 
     number: int
@@ -71,8 +71,8 @@ class Adapter:
 
 
 class AdaptedLayer(NamedTuple):
-    """One linear layer of a checkpoint, by ``name``, less ``.weight``, that adapters have a place
-    beside: ``part`` of ``lora``."""
+    """A linear layer of a checkpoint that adapters can adapt: ``name`` without ``.weight``, stored
+    as ``part`` of ``lora``."""
 
     name: str
     lora: Lora
@@ -80,7 +80,7 @@ class AdaptedLayer(NamedTuple):
 
 
 def add_adapters(layers: nn.ModuleList, config: ModelConfig, sizes: AdapterSizes) -> None:
-    """Put room for adapters beside the products of a decoder's layers, uninitialised."""
+    """Reserve room for adapters, uninitialised, beside the products of a decoder's layers."""
     for (number, layer), facts in zip(enumerate(layers), decoder_facts(config), strict=True):
         for name, linear in _adapted(layer):
             tensors = [f"{part}.weight" for part in _parts(name)]
@@ -90,7 +90,7 @@ def add_adapters(layers: nn.ModuleList, config: ModelConfig, sizes: AdapterSizes
 
 
 def adapted_layers(layers: nn.ModuleList) -> Iterator[AdaptedLayer]:
-    """What adapters of these layers may say something of."""
+    """The layers that an adapter may adapt."""
     for number, layer in enumerate(layers):
         for name, linear in _adapted(layer):
             lora = linear.lora
@@ -100,19 +100,19 @@ def adapted_layers(layers: nn.ModuleList) -> Iterator[AdaptedLayer]:
 
 
 def place_adapter(layers: Iterable[AdaptedLayer], slot: int, adapter: Adapter) -> None:
-    """Put an adapter into a slot of all layers; those that it says nothing of get zeros."""
+    """Write an adapter into a slot of all layers; layers that it does not adapt get zeros."""
     for layer in layers:
         a, b = adapter.layers.get(layer.name, (None, None))
         layer.lora.fill(slot, layer.part, a, b)
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a tensor of a network's ``state_dict`` is room for adapters."""
+    """Whether a tensor in a network's ``state_dict`` is room for adapters."""
     return ".lora." in name
 
 
 def adapter_bytes(config: ModelConfig, rank: int, dtype: torch.dtype) -> int:
-    """Bytes of the room for one adapter of that rank."""
+    """Bytes of room for one adapter of this rank."""
     elements = sum(
         rank * sum(shape)
         for facts in decoder_facts(config)
@@ -129,6 +129,6 @@ def _adapted(layer: nn.Module) -> Iterator[tuple[str, Linear]]:
 
 
 def _parts(name: str) -> list[str]:
-    """The layers of a checkpoint that a product of that name holds, in the order of its outputs."""
+    """The checkpoint layers that a product with this name combines, in the order of its outputs."""
     parent, _, fused = name.rpartition(".")
     return [f"{parent}.{part}" for part in FUSED.get(fused, (fused,))]

@@ -1,4 +1,4 @@
-"""Lora: the low-rank adapters that stand beside one linear layer."""
+"""Lora: the low-rank adapters beside one linear layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from trtspec.ops.lora import lora, lora_grouped
 
 
 class Lora(nn.Module):
-    """Its buffers are ``a [L, K, P * R]`` and ``b [L, R, N]`` of the adapters that there is room
-    for, see `trtspec.ops.lora.lora`; ``parts`` are the outputs of each layer of a fused one."""
+    """Buffers ``a [L, K, P * R]`` and ``b [L, R, N]`` hold the adapters; see
+    `trtspec.ops.lora.lora`. ``parts`` are the numbers of outputs of the layers that a fused one
+    combines."""
 
     a: Tensor
     b: Tensor
@@ -37,8 +38,9 @@ class Lora(nn.Module):
         gated: bool,
         residual: Tensor | None,
     ) -> Tensor:
-        """The ``residual`` (or zeros) with what each row's adapter adds to the layer: the residual
-        of the product of ``x``, whose other arguments these are, ``index [T] i32`` apart."""
+        """``residual`` (or zeros) plus what each row's adapter adds to the layer's output: the
+        residual to pass to the product of ``x``. Arguments other than ``index [T] i32`` are those
+        of that product."""
         if not x.is_cuda:
             weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
             around = {"norm": weight, "eps": eps, "gated": gated, "residual": residual}
@@ -48,8 +50,8 @@ class Lora(nn.Module):
         return lora_grouped(x, self.a, self.b, index, self.parts, out_dtype, residual=residual)
 
     def fill(self, slot: int, part: int, a: Tensor | None, b: Tensor | None) -> None:
-        """Put ``a [r, K]`` and ``b [n, r]`` of one part, scaled, into the place of an adapter;
-        None: it has none there. Of whatever rank up to R they are, all else there becomes zero."""
+        """Write ``a [r, K]`` and ``b [n, r]`` of one part, scaled, into an adapter's slot; None
+        clears it. The rank may be any up to R; the rest of the slot becomes zero."""
         rank, first = self.b.shape[1], sum(self.parts[:part])
         down = self.a[slot, :, part * rank : (part + 1) * rank]
         up = self.b[slot, :, first : first + self.parts[part]]

@@ -1,5 +1,5 @@
-"""DeepSeek V3.1, which writes a call as its name and JSON, each behind a mark, and V3 and R1, which
-write a type before the name and fence the JSON."""
+"""DeepSeek V3.1 writes a call as a name and JSON, each behind a mark. V3 and R1 write a type before
+the name and fence the JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtspec.serve.tools.structure import Grammar, json_of, tag
 
 
 def _mark(words: str) -> str:
-    """A special token, as these models spell them: with signs that only look like | and _."""
+    """A special token in these models' spelling, with look-alikes of | and _."""
     return "<\uff5c" + words.replace(" ", "\u2581") + "\uff5c>"
 
 
@@ -26,7 +26,7 @@ _PLAIN = re.compile(rf"\s*([^\n<]+?){_SEPARATOR}\s*(?=\{{)")
 
 
 class DeepSeekParser(BlockParser):
-    """The name, and JSON."""
+    """A name, then JSON."""
 
     name, others = "deepseek_v31", ("deepseek_v3.1",)
     begin = _BEGIN
@@ -50,7 +50,7 @@ class DeepSeekParser(BlockParser):
 
 
 class DeepSeekFencedParser(DeepSeekParser):
-    """A type, the name, and JSON within a fence."""
+    """A type, a name, then fenced JSON."""
 
     name, others = "deepseek_v3", ("deepseek_r1",)
     signs = (_BEGIN, f"{_FENCE}json")

@@ -1,5 +1,5 @@
-"""GLM 4.5 to 4.7: ``<arg_key>key</arg_key><arg_value>value</arg_value>`` behind the name, within
-``<tool_call>``, with line ends between the parts or without."""
+"""GLM 4.5 to 4.7: ``<arg_key>key</arg_key><arg_value>value</arg_value>`` after the name, inside
+``<tool_call>``, with or without line ends between the parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARGUMENTS = XmlArguments(
 
 
 class GlmParser(BlockParser):
-    """Keys and values in tags of their own."""
+    """Keys and values in separate tags."""
 
     name, others = "glm45", ("glm47", "glm4_moe")
     begin = _BEGIN

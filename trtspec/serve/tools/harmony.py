@@ -1,6 +1,5 @@
-"""gpt-oss (harmony): ``<|channel|>name<|message|>text<|end|>``. Of the channels `analysis` is
-reasoning and `final` the content; `commentary` calls a tool where it names one
-(``to=functions.name``)."""
+"""gpt-oss (harmony): ``<|channel|>name<|message|>text<|end|>``. Channel `analysis` is reasoning and
+`final` is content; `commentary` is a tool call if it names a tool (``to=functions.name``)."""
 
 from __future__ import annotations
 

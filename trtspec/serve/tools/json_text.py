@@ -1,4 +1,4 @@
-"""Tool calls that are written as JSON, of which the end may not have come yet."""
+"""Tool calls written as JSON, possibly incomplete."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _HEAD = re.compile(
 
 
 def read_call(text: str, start: int, stop: str, is_whole: bool) -> tuple[Call, int] | None:
-    """The call ``{"name": ..., "arguments": {...}}`` at ``start``, as far as it came, and where its
-    arguments end (the text's end, while they do not); None: there is none, or none yet."""
+    """The call ``{"name": ..., "arguments": {...}}`` at ``start``, as far as it has arrived, and
+    where its arguments end (the end of the text if they are incomplete). None if there is no call,
+    or not yet."""
     head = _HEAD.match(text, start)
     if head is None:
         return None
@@ -29,8 +30,8 @@ def read_call(text: str, start: int, stop: str, is_whole: bool) -> tuple[Call, i
 
 
 def read_object(text: str, start: int, stop: str, is_whole: bool) -> tuple[str, int]:
-    """The JSON object at ``start`` as it is written, and where it ends. One that is malformed ends
-    before ``stop``, where that is no part of a string."""
+    """The JSON object at ``start``, verbatim, and where it ends. A malformed one ends before the
+    first ``stop`` outside a string."""
     depth = 0
     for found in _scanner(stop).finditer(text, start):
         token = found[0]
@@ -48,7 +49,8 @@ def read_object(text: str, start: int, stop: str, is_whole: bool) -> tuple[str, 
 
 
 def whole_call(text: str) -> Call | None:
-    """The call that a whole JSON text is, in whichever order its keys stand; None: it is none."""
+    """The call that a complete JSON text describes, with its keys in any order; None if it is not a
+    call."""
     try:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
@@ -60,7 +62,7 @@ def whole_call(text: str) -> Call | None:
 
 
 def _as_text(arguments: Any) -> str:
-    """Some models write the object as a text."""
+    """Arguments that some models write as a JSON string rather than an object."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 

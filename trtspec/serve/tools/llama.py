@@ -1,5 +1,5 @@
-"""Llama 3: an answer that is nothing but ``{"name": ..., "parameters": {...}}``, or several of
-these with semicolons between, with or without ``<|python_tag|>`` before."""
+"""Llama 3: the whole answer is ``{"name": ..., "parameters": {...}}``, or several of these
+separated by semicolons, optionally after ``<|python_tag|>``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LlamaParser(ToolParser):
 
 
 def _may_be_call(text: str) -> bool:
-    """Whether a text so far may be the beginning of a call."""
+    """Whether a partial text may be the beginning of a call."""
     longest = max(map(len, _HEADS))
     begun = re.sub(r"\s", "", text[: 4 * longest])[:longest]
     return any(head.startswith(begun) or begun.startswith(head) for head in _HEADS)

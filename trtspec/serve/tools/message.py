@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """A tool that the model calls; ``arguments`` is the text of a JSON object."""
+    """A tool call by the model; ``arguments`` is the text of a JSON object."""
 
     name: str
     arguments: str
@@ -15,7 +15,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Message:
-    """An answer, or what of one is certain so far: that grows, and nothing of it is taken back."""
+    """An answer, or the part of it that is certain so far; it only ever grows."""
 
     reasoning: str = ""
     content: str = ""
@@ -23,6 +23,6 @@ class Message:
 
 
 def held(text: str, *marks: str) -> int:
-    """How many characters at the end of a text may be the beginning of one of the marks."""
+    """The number of characters at the end of a text that may begin one of the marks."""
     lengths = (n for mark in marks for n in range(1, len(mark)) if text.endswith(mark[:n]))
     return max(lengths, default=0)

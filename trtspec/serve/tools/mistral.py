@@ -1,5 +1,5 @@
-"""Mistral: ``[TOOL_CALLS]name[ARGS]{...}``, once for each call, or as older ones write it
-``[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]``. Either parser reads both."""
+"""Mistral: ``[TOOL_CALLS]name[ARGS]{...}`` for each call; older models write
+``[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]``. Both parsers read both forms."""
 
 from __future__ import annotations
 

@@ -11,17 +11,16 @@ from trtspec.serve.tools.structure import Grammar, calls_of, tag, text_with
 
 Schema = Mapping[str, Any]
 Schemas = Mapping[str, Schema]
-"""The tools of a request: the JSON schema of a tool's arguments by its name."""
+"""The tools of a request: the JSON schema of each tool's arguments, by the tool's name."""
 
 
 class ToolParser(ABC):
-    """Reads calls out of texts, and says what they look like to who must write some.
+    """Reads calls from texts, and describes their form for guided decoding.
 
-    name: as `--tool-call-parser` has it (vLLM's name); others: further spellings.
-    begin: what a call begins with. marks: texts of the format; where one of them is a special token
-    of the tokenizer, special tokens are shown to `read`.
-    signs: texts that the chat templates of such models hold, all of them.
-    separator, around: what stands between calls, and before and behind all of them.
+    name: the value of `--tool-call-parser` (vLLM's name); others: alternative names. begin: the
+    text that begins a call. marks: texts of the format; any that is a special token of the
+    tokenizer is shown to `read`. signs: texts that the chat templates of such models all contain.
+    separator, around: the text between calls, and before and after all of them.
     """
 
     name: ClassVar[str]
@@ -32,43 +31,42 @@ class ToolParser(ABC):
     separator: ClassVar[str] = ""
     around: ClassVar[tuple[str, str]] = ("", "")
     reads_reasoning: ClassVar[bool] = False
-    """`read` finds the reasoning too, and is asked where no tools are given as well."""
+    """Whether `read` also finds the reasoning, and is therefore called even without tools."""
 
     arguments_as_text: ClassVar[bool] = False
-    """What the chat templates take in earlier calls; else values."""
+    """Whether chat templates take the arguments of earlier calls as text rather than values."""
 
     @abstractmethod
     def read(self, text: str, is_whole: bool, tools: Schemas) -> Message:
-        """What of a text so far is certain; is_whole: nothing follows.
+        """The part of a partial text that is certain; is_whole: nothing follows.
 
-        A function of the text alone, and of two texts of which one begins with the other so do the
-        messages: what is sent does not depend on where a stream is cut.
+        The result depends on the text alone, and extending a text only extends its messages, so
+        what is sent does not depend on where a stream is cut.
         """
 
     @abstractmethod
     def call(self, name: str, schema: Schema) -> Grammar:
-        """A tag: one call of a tool, whose arguments keep to the schema.
+        """A tag for one call of a tool, with arguments that follow the schema.
 
         Raises:
-            RequestError: the format cannot write what the schema asks for.
+            RequestError: the format cannot express what the schema asks for.
         """
 
     def required(self, tools: Schemas, many: bool) -> Grammar:
-        """A call of one of the tools, or ``many``: one or several of them."""
+        """A call of one of the tools, or with ``many`` one or more."""
         calls = calls_of([self.call(*tool) for tool in tools.items()], self.separator, many)
         begin, end = self.around
         return tag(begin, calls, end) if begin else calls
 
     def optional(self, tools: Schemas) -> Grammar:
-        """Free text, in which a call that begins keeps to a tool's schema."""
+        """Free text in which any call follows its tool's schema."""
         if self.around[0]:
             return text_with(self.around[0], [self.required(tools, many=True)])
         return text_with(self.begin, [self.call(*tool) for tool in tools.items()])
 
 
 class BlockParser(ToolParser):
-    """Calls that stand in a text, each behind `begin`. dropped: what stands around calls, and is no
-    content."""
+    """Calls within a text, each after `begin`. dropped: text around calls that is not content."""
 
     dropped: ClassVar[tuple[str, ...]] = ()
 
@@ -76,8 +74,8 @@ class BlockParser(ToolParser):
     def block(
         self, text: str, start: int, is_whole: bool, tools: Schemas
     ) -> tuple[Sequence[Call], int] | None:
-        """The calls that begin at ``start``, behind the mark, as far as they are certain, and where
-        they end (the text's end, while they do not). None: this is no call, but content."""
+        """The calls after the mark that ends at ``start``, as far as they are certain, and where
+        they end (the end of the text if incomplete). None if this is content rather than a call."""
 
     def read(self, text: str, is_whole: bool, tools: Schemas) -> Message:
         content, calls, position, searched = "", list[Call](), 0, 0
@@ -98,7 +96,7 @@ class BlockParser(ToolParser):
         return Message(content=content + rest, calls=tuple(calls))
 
     def _shown(self, text: str, begin: int, end: int, before: str) -> str:
-        """A stretch of the text, which calls stand before if it is not the first."""
+        """A stretch of the text to show; calls precede it unless it is the first."""
         stretch = text[begin:end]
         for mark in self.dropped:
             stretch = stretch.replace(mark, "")

@@ -1,5 +1,5 @@
-"""Qwen3-Coder, and Qwen 3.5: ``<function=name><parameter=key>value</parameter></function>`` within
-``<tool_call>``, which some answers forget."""
+"""Qwen3-Coder and Qwen 3.5: ``<function=name><parameter=key>value</parameter></function>`` inside
+``<tool_call>``, which some answers omit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARGUMENTS = XmlArguments(
 
 
 class QwenXmlParser(BlockParser):
-    """Tags that hold the names."""
+    """Tags that contain the names."""
 
     name, others = "qwen3_coder", ("qwen3_xml",)
     begin = _FUNCTION

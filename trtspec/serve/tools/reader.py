@@ -1,4 +1,4 @@
-"""AnswerReader: how the texts of one request become messages, and what form they must have."""
+"""AnswerReader: turns the texts of one request into messages, and says what form they must have."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True)
 class AnswerReader:
-    """tools: the schemas of those that may be called. many: an answer may hold several calls.
-    shows_reasoning: else it is left out."""
+    """tools: the schemas of the tools that may be called. many: an answer may hold several calls.
+    shows_reasoning: whether messages include the reasoning."""
 
     parser: ToolParser | None
     reasoning: ReasoningParser | None
@@ -37,13 +37,14 @@ class AnswerReader:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What must be in the texts that `read` is given, even where it is a special token."""
+        """Texts that `read` must see even if they are special tokens."""
         marks = () if self.reasoning is None else (self.reasoning.start, self.reasoning.end)
         return marks if self._parser is None else (*marks, *self._parser.marks)
 
     @property
     def arguments_as_text(self) -> bool:
-        """What the chat template takes in earlier calls; else values."""
+        """Whether the chat template takes the arguments of earlier calls as text rather than
+        values."""
         return self.parser is not None and self.parser.arguments_as_text
 
     @property
@@ -52,7 +53,7 @@ class AnswerReader:
         return self.parser if used else None
 
     def read(self, text: str, is_open: bool, is_whole: bool) -> Message:
-        """What of an answer is certain. ``is_open``: the prompt ends within reasoning;
+        """The part of an answer that is certain. ``is_open``: the prompt ends inside reasoning;
         ``is_whole``: nothing follows."""
         thought, rest = "", text
         if self.reasoning is not None:
@@ -68,12 +69,12 @@ class AnswerReader:
     def form(
         self, choice: str, is_strict: bool, asked: Mapping[str, Any] | None
     ) -> Mapping[str, Any] | None:
-        """`guided_decoding` for an answer; None: any text. ``choice``: "auto", "required", or a
-        tool's name. ``is_strict``: a call keeps to its schema also where none is required.
-        ``asked``: the form that the request asks for itself.
+        """`guided_decoding` for an answer, or None for free text. ``choice``: "auto", "required",
+        or a tool's name. ``is_strict``: calls follow their schema even if none is required.
+        ``asked``: the form that the request itself asks for.
 
         Raises:
-            RequestError: a call is required, and another form too.
+            RequestError: both a call and another form are required.
         """
         if self.parser is None or not self.tools:
             return asked

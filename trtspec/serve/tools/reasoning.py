@@ -9,8 +9,8 @@ from trtspec.serve.tools.message import held
 
 @dataclass(frozen=True)
 class ReasoningParser:
-    """Reasoning stands between two marks, at the beginning of an answer. name: as
-    `--reasoning-parser` has it; others: what vLLM and SGLang call the same."""
+    """Reasoning between two marks at the beginning of an answer. name: the value of
+    `--reasoning-parser`; others: the names that vLLM and SGLang use for it."""
 
     name: str
     start: str
@@ -18,8 +18,8 @@ class ReasoningParser:
     others: tuple[str, ...] = ()
 
     def split(self, text: str, is_open: bool, is_whole: bool) -> tuple[str, str, bool]:
-        """The reasoning in a text so far, what follows it, and whether that has begun. ``is_open``:
-        the prompt ends within reasoning; ``is_whole``: nothing follows."""
+        """The reasoning in a partial text, what follows it, and whether that has begun.
+        ``is_open``: the prompt ends inside reasoning; ``is_whole``: nothing follows."""
         if not is_open:
             begun = text.lstrip()
             if not begun.startswith(self.start):

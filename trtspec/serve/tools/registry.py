@@ -1,4 +1,4 @@
-"""The tool parsers, and which of them a model needs."""
+"""The tool parsers, and which one a model needs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ P = TypeVar("P", bound=_Named)
 
 
 def tool_parser(asked: str, template: str) -> ToolParser | None:
-    """The parser of that name; "auto": the one for models with such a chat template; None: nothing
-    is parsed.
+    """The parser with this name. "auto" picks by the chat template; None parses nothing.
 
     Raises:
         ConfigError: the name is unknown.
@@ -57,7 +56,7 @@ def tool_parser(asked: str, template: str) -> ToolParser | None:
 
 
 def reasoning_parser(asked: str, template: str) -> ReasoningParser | None:
-    """As `tool_parser`."""
+    """The reasoning parser with this name; see `tool_parser`."""
     if asked == AUTO:
         return next((each for each in REASONING if each.end in template), None)
     return _named(asked, REASONING, "reasoning_parser")

@@ -1,4 +1,4 @@
-"""Parts of a structural tag, as `guided_decoding` takes it: what a call must look like."""
+"""Parts of a structural tag, as `guided_decoding` takes it: the form of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fixed(text: str) -> Grammar:
 
 
 def matching(pattern: str) -> Grammar:
-    """A text that a regex matches."""
+    """Text that matches a regex."""
     return {"type": "regex", "pattern": pattern}
 
 
@@ -31,7 +31,7 @@ def tag(begin: str, content: Grammar, end: str) -> Grammar:
 
 
 def in_order(*parts: Grammar) -> Grammar:
-    """One part after the other."""
+    """The parts, one after another."""
     return {"type": "sequence", "elements": list(parts)}
 
 
@@ -46,7 +46,7 @@ def maybe(part: Grammar) -> Grammar:
 
 
 def calls_of(tags: Sequence[Grammar], separator: str, many: bool) -> Grammar:
-    """One of the tags, or ``many``: one or several."""
+    """One of the tags, or with ``many`` one or more of them."""
     return {
         "type": "tags_with_separator",
         "tags": list(tags),
@@ -57,5 +57,5 @@ def calls_of(tags: Sequence[Grammar], separator: str, many: bool) -> Grammar:
 
 
 def text_with(trigger: str, tags: Sequence[Grammar]) -> Grammar:
-    """Free text, in which the trigger begins one of the tags."""
+    """Free text in which the trigger begins one of the tags."""
     return {"type": "triggered_tags", "triggers": [trigger], "tags": list(tags)}

@@ -1,4 +1,4 @@
-"""Arguments that are written one after the other between tags, not as JSON."""
+"""Arguments written one after another between tags instead of as JSON."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _PYTHON = {"True": True, "False": False, "None": None}
 
 @dataclass(frozen=True)
 class XmlArguments:
-    """key: a pattern whose group is the name of an argument, and behind which its value begins.
-    opening: that text, with ``{}`` for the name. value_end, block_end: what a value and what all
-    arguments end with. line: a line end around each value belongs to the tags."""
+    """key: a pattern whose group is an argument's name and after which its value begins. opening:
+    the same text with ``{}`` for the name. value_end, block_end: the ends of a value and of all
+    arguments. line: whether line ends around a value belong to the tags."""
 
     key: re.Pattern[str]
     opening: str
@@ -38,7 +38,7 @@ class XmlArguments:
 
     def read(self, text: str, start: int, is_whole: bool, schema: Schema) -> tuple[str, int]:
         """The arguments from ``start`` as a JSON object, as far as they are certain, and where the
-        block ends (the text's end, while it does not)."""
+        block ends (the end of the text if it is incomplete)."""
         written: list[str] = []
         position = start
         while (key := self.key.match(text, position)) is not None:
@@ -58,7 +58,7 @@ class XmlArguments:
         return "{" + ", ".join(written) + closing, len(text) if end < 0 else end
 
     def grammar(self, schema: Schema) -> Grammar:
-        """What `read` reads as an object of that schema.
+        """The grammar of what `read` reads as an object with this schema.
 
         Raises:
             RequestError: the schema does not list its properties.
@@ -88,7 +88,7 @@ class XmlArguments:
         return tag(begin, ANY_TEXT, end)
 
     def _open_value(self, value: str, is_whole: bool, kind: str) -> str | None:
-        """A value that has not ended; None: it cannot be told yet how it begins."""
+        """An unfinished value; None while its beginning is still ambiguous."""
         value = value.removeprefix(self.line)
         if kind != "string" and not is_whole:
             return None
@@ -104,7 +104,7 @@ class XmlArguments:
 
 
 def _kind_of(schema: Schema, name: str) -> str:
-    """The one type that an argument has; empty: it may have several."""
+    """The type of an argument; empty if it may have several."""
     properties = schema.get("properties")
     inner = properties.get(name) if isinstance(properties, dict) else None
     if not isinstance(inner, dict):
@@ -117,7 +117,7 @@ def _kind_of(schema: Schema, name: str) -> str:
 
 
 def _as_json(value: str, kind: str) -> str:
-    """A value as JSON; what is none is a string."""
+    """A value as JSON; anything that is not JSON becomes a string."""
     if kind != "string":
         try:
             said = (
