@@ -1,8 +1,8 @@
 """AutoAWQ checkpoints of version GEMM: quant_method ``awq``.
 
-A layer has ``qweight [K, N / 8] i32``, ``qzeros [G, N / 8] i32`` and ``scales [G, N] f16``:
-``W[n, k] = scales[g, n] (q[k, n] - z[g, n])``. Eight neighbouring outputs lie in a word, those of
-even place in its lower half. Scales of the inputs are part of the layers before.
+A layer has ``qweight [K, N / 8] i32``, ``qzeros [G, N / 8] i32`` and ``scales [G, N] f16``: ``W[n,
+k] = scales[g, n] (q[k, n] - z[g, n])``. A word holds eight neighbouring outputs, the even ones in
+its lower half. Scales of the inputs are folded into the layers before.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ METHOD = "awq"
 BITS = 4
 _IN_WORD = WORD_BITS // BITS
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
-"""Where in a word each of eight outputs lies."""
+"""The place of each of eight outputs within a word."""
 
 
 def read_awq(said: Said) -> Scheme:
-    """Raises:
-    CheckpointError: bits or a version that is not read.
+    """Read the scheme of an AutoAWQ checkpoint.
+
+    Raises:
+        CheckpointError: an unsupported number of bits or version.
     """
     said.choice("bits" if said.get("w_bit") is None else "w_bit", (BITS,))
     for name in ("version", "format", "checkpoint_format"):
@@ -55,7 +57,7 @@ def _unpack(module: Module, groups: Groups) -> QuantisedTensor:
 
 
 def _outputs(words: Tensor) -> Tensor:
-    """Words ``[A, N / 8]`` -> the numbers ``[N, A] u8``, outputs in their order."""
+    """Words ``[A, N / 8]`` -> the numbers ``[N, A] u8``, outputs in order."""
     places = unpack_words(words, BITS).view(len(words), -1, _IN_WORD)
     outputs: Tensor = places[..., _PLACES].flatten(1).t()
     return outputs.contiguous()

@@ -1,18 +1,18 @@
 """compressed-tensors, as llm-compressor writes it.
 
-A layer of integers has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized``
-and ``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of values to
-which ``2^(bits - 1)`` was added (``pack-quantized``); ``weight_shape [2]`` says N and K there, as
-the last word may be filled up. ``weight_zero_point [N, G]``, packed along N there, is subtracted
-from the values; a layer that lacks it has zeros. Scales and zero points of one group may be
-``[N]``, and one value for all ``[1]`` or ``[]``. ``weight_g_idx [K]`` is the group of each input
-feature. ``config_groups`` say which layers are of how many bits, by name, pattern or class.
+An integer layer has ``weight_scale [N, G]`` and ``weight [N, K] i8`` (formats ``int-quantized`` and
+``naive-quantized``), or ``weight_packed [N, K bits / 32] i32``, lowest bits first, of values plus
+``2^(bits - 1)`` (``pack-quantized``), with N and K in ``weight_shape [2]``, because the last word
+may be padded. ``weight_zero_point [N, G]``, packed along N in the latter case, is subtracted from
+the values; without it zero points are 0. Scales and zero points of a single group may be ``[N]``,
+and a single value ``[1]`` or ``[]``. ``weight_g_idx [K]`` is the group of each input feature.
+``config_groups`` give the number of bits of layers by name, pattern or class.
 
-A layer of floats has ``weight [N, K]`` of FP8 (``float-quantized``, ``naive-quantized``) with one
-``weight_scale``, one of each output, or one of each block (``block_structure``); or
-``weight_packed [N, K / 2] u8`` of FP4: with ``weight_scale [N, K / 16]`` of FP8, divided by
-``weight_global_scale`` (``nvfp4-pack-quantized``), or with ``weight_scale [N, K / 32] u8``, powers
-of two (``mxfp4-pack-quantized``).
+A float layer has ``weight [N, K]`` in FP8 (``float-quantized``, ``naive-quantized``) with one
+``weight_scale``, one per output, or one per block (``block_structure``); or ``weight_packed [N, K /
+2] u8`` in FP4 with ``weight_scale [N, K / 16]`` in FP8, divided by ``weight_global_scale``
+(``nvfp4-pack-quantized``), or with ``weight_scale [N, K / 32] u8``, powers of two
+(``mxfp4-pack-quantized``).
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ _ROLES = ("weight", _PACKED, _SHAPE, _ZERO, _INDEX, _OF_ALL, *_LEFT_OUT)
 
 
 def read_compressed_tensors(said: Said) -> Scheme:
-    """Raises:
-    CheckpointError: a format, strategy, type or number of bits that is not read.
+    """Read the scheme of a compressed-tensors checkpoint.
+
+    Raises:
+        CheckpointError: an unsupported format, strategy, type or number of bits.
     """
     said.choice("format", (*FORMATS, _MIXED))
     sparsity = said.get("sparsity_config", {})
@@ -75,7 +77,7 @@ def read_compressed_tensors(said: Said) -> Scheme:
 
 @dataclass(frozen=True)
 class _Weights:
-    """group_size: of strategy ``group``, None where it is not said; 0 of the others."""
+    """group_size: for strategy ``group``, None if not given; 0 for other strategies."""
 
     bits: int
     group_size: int | None
@@ -85,8 +87,8 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Floats:
-    """bits: 8, or 4. block: outputs and inputs that share a scale of FP8; None: it is one value, or
-    one of each output. in_two: whether FP4 has a scale of all groups too, as NVFP4 has."""
+    """bits: 8 or 4. block: outputs and inputs that share an FP8 scale; None: one scale in all, or
+    one per output. in_two: whether FP4 also has a global scale, as in NVFP4."""
 
     bits: int
     block: tuple[int, int] | None
@@ -135,8 +137,8 @@ def _weights(group: Said) -> _Weights | _Floats:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The inputs of packed layers, as their files say. Layers that differ in their index alone
-    have as many, so one of them is read for all; `_unpack` compares each."""
+    """The number of inputs of packed layers, as stored in their files. Layers that differ only in
+    their index have the same number, so it is read for one of them; `_unpack` compares each."""
 
     known: dict[tuple[str, int, int], int]
 
@@ -215,18 +217,18 @@ def _unpack(
 
 
 def _shapes(n: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Those of scales or zero points ``[N, G]``, of one group also without that dimension, or as
-    one value for all."""
+    """Shapes of scales or zero points: ``[N, G]``, for a single group also ``[N]``, or a single
+    value."""
     return ((n, count), (n,), (1,), ()) if count == 1 else ((n, count),)
 
 
 def _packs_zeros(module: Module) -> bool:
-    """Whether they are packed as the values are; those of one value for all are not."""
+    """Whether zero points are packed like the values; a single value is not."""
     return module.has(_PACKED) and module.parts[_ZERO].dtype == "I32"
 
 
 def _require_zeros(module: Module, bits: int, n: int, count: int) -> None:
-    """CheckpointError for zero points of another dtype or shape."""
+    """Raise CheckpointError for zero points with another dtype or shape."""
     found = module.part(_ZERO, ("I8", "I32"), len(module.parts[_ZERO].shape)).shape
     rows = -(-n * bits // WORD_BITS) if _packs_zeros(module) else n
     allowed = _shapes(rows, count)[: 2 if _packs_zeros(module) else None]

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors, each quantised weight as one of them."""
+"""A checkpoint's tensors, with each quantised weight as one tensor."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from trtspec.config.storage import NetworkStorage
 
 
 def is_quantised(hf: HfConfig) -> bool:
-    """Whether a folder says that weights are quantised; of a GGUF file its tensors do.
+    """Whether a folder's config says that weights are quantised; for a GGUF file, whether its
+    tensors are.
 
     Raises:
-        CheckpointError: by a scheme that is not read.
+        CheckpointError: they use an unsupported scheme.
     """
     return hf.is_gguf or read_scheme(hf) is not None
 
 
 def fold(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """The tensors of the folder or GGUF file that ``hf`` describes, with a `QuantisedHeader`, which
-    reads as floats, in place of all that a quantised layer has.
+    """The tensors of the folder or GGUF file that ``hf`` describes. A `QuantisedHeader`, which
+    reads as floats, replaces all tensors of a quantised layer.
 
     Raises:
-        CheckpointError: a scheme that is not read, or a layer whose tensors do not fit it.
+        CheckpointError: an unsupported scheme, or a layer whose tensors do not fit it.
     """
     if hf.is_gguf:
         return unblocked(headers)
@@ -34,7 +35,7 @@ def fold(hf: HfConfig, headers: Mapping[str, TensorHeader]) -> dict[str, TensorH
 
 
 def storage_of(tensors: Mapping[str, TensorHeader]) -> NetworkStorage | None:
-    """How the weights among tensors, by internal names, are quantised; None where none is."""
+    """How the weights among tensors, by internal names, are quantised; None if none is."""
     matrices = {name: each for name, each in tensors.items() if len(each.shape) == 2}
     ending = ".weight"
     return NetworkStorage.of(

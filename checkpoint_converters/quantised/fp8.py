@@ -1,8 +1,8 @@
 """FP8 (E4M3) as DeepSeek and Qwen publish it: quant_method ``fp8``.
 
-A layer has ``weight [N, K]`` of FP8 and, with ``weight_block_size``, ``weight_scale_inv`` of each
-block, by which it is multiplied; without, one ``weight_scale`` or one of each output. Activations
-are not quantised by the file's scales.
+A layer has ``weight [N, K]`` in FP8 and, with ``weight_block_size``, a ``weight_scale_inv`` per
+block, by which it is multiplied; otherwise one ``weight_scale`` or one per output. The file's
+scales for activations are not used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _BLOCK = "weight_block_size"
 
 
 def read_fp8_scheme(said: Said) -> Scheme:
-    """Raises:
-    CheckpointError: another kind of floats, or blocks that are none.
+    """Read the scheme of an FP8 checkpoint.
+
+    Raises:
+        CheckpointError: another kind of floats, or invalid blocks.
     """
     said.choice("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
     sizes = said.get(_BLOCK)

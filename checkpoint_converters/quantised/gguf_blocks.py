@@ -1,9 +1,9 @@
-"""The block types of GGUF files -> quantised tensors, whose floats are ggml's to the bit.
+"""The block types of GGUF files -> quantised tensors, whose floats match ggml's bit for bit.
 
-A row is cut into blocks, each of which holds its scales in front of (or behind) its values; all of
-a block lies together. ``Q4_0`` to ``Q8_0`` have 32 values a block, with a scale and, by name
-``_1``, a minimum; the ``_K`` types have 256, in eight or sixteen groups with small scales of their
-own under one in float16. ``IQ4_NL``, ``IQ4_XS`` and ``MXFP4`` have places in a table of 16 values.
+A row is divided into blocks that are stored contiguously, each with its scales before (or after)
+its values. ``Q4_0`` to ``Q8_0`` have 32 values per block, with a scale and, if the name ends in
+``_1``, a minimum. The ``_K`` types have 256, in eight or sixteen groups with small scales relative
+to a float16 one. ``IQ4_NL``, ``IQ4_XS`` and ``MXFP4`` store indices into a table of 16 values.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int8]
 Parts = tuple[Whole, Floats, Floats | None]
-"""Values ``[n, values]``; scales, and minima where there are such, of ``[n, groups]``: a weight is
-its value times its scale, plus the minimum."""
+"""Values ``[n, values]``; scales and, for some types, minima ``[n, groups]``: a weight is its value
+times its scale, plus the minimum."""
 
 _AT_ONCE = 1 << 10  # blocks: bounds what lies beside the result in memory
 
 
 def unblocked(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-    """The tensors, those of blocks as quantised ones."""
+    """The tensors, with those in blocks as quantised ones."""
     return {
         name: BlockTensor.of(header) if header.dtype in BLOCKS else header
         for name, header in headers.items()
@@ -43,7 +43,7 @@ def unblocked(headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
 
 @dataclass(frozen=True, eq=False)
 class BlockTensor(QuantisedHeader):
-    """A tensor of blocks, of which each entry of the first dimension is one too."""
+    """A tensor in blocks; so is each entry of its first dimension."""
 
     blocks: TensorHeader
 
@@ -57,8 +57,8 @@ class BlockTensor(QuantisedHeader):
 
 
 def _unpack(header: TensorHeader) -> QuantisedTensor:
-    """A tensor of blocks ``[..., K]`` as one ``[N, K]``. Values that blocks count from 0 on are
-    less by half of them, which the zero points make up for."""
+    """A tensor in blocks ``[..., K]`` as one ``[N, K]``. Unsigned values are shifted down by half
+    their range, which the zero points compensate."""
     kind, depth = header.dtype, header.shape[-1]
     storage, (size, bytes_of_block) = STORAGES[kind], BLOCKS[kind]
     blocks = header.read().numpy().reshape(-1, bytes_of_block)
@@ -83,7 +83,7 @@ def _unpack(header: TensorHeader) -> QuantisedTensor:
 
 
 def _half(blocks: Bytes, start: int) -> Floats:
-    """The float16 at a byte of each block: ``[n, 1]``."""
+    """The float16 at one byte offset of each block: ``[n, 1]``."""
     pair: npt.NDArray[np.float16] = np.ascontiguousarray(blocks[:, start : start + 2]).view("<f2")
     return pair.astype(np.float32)
 
@@ -99,7 +99,7 @@ def _bits(packed: Bytes) -> Bytes:
 
 
 def _signed(values: npt.NDArray[np.integer[Any]], middle: int) -> Whole:
-    """Values in bytes, less the one that stands for zero."""
+    """Values in bytes, minus the one that represents zero."""
     signed: Whole = values.view(np.int8) - np.int8(middle)
     return signed
 
@@ -127,8 +127,8 @@ def _q8_0(blocks: Bytes) -> Parts:
 
 
 def _group_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """Eight scales and eight minima of 6 bits in 12 bytes: the first four of each have bytes of
-    their own, whose upper two bits are the upper ones of the last four."""
+    """Eight scales and eight minima of 6 bits in 12 bytes: the first four of each have their own
+    bytes, whose upper two bits belong to the last four."""
     first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate((first & 63, (rest & 15) | (first >> 6) << 4), axis=1)
     minima = np.concatenate((second & 63, (rest >> 4) | (second >> 6) << 4), axis=1)
@@ -171,8 +171,8 @@ def _q2_k(blocks: Bytes) -> Parts:
 
 
 def _q3_k(blocks: Bytes) -> Parts:
-    """Bits of 32 bytes say which values are not less by 4; 16 scales of 6 bits lie in 12 bytes, the
-    upper two bits of them in the last four."""
+    """Bits in 32 bytes mark values that are not reduced by 4; 16 scales of 6 bits take 12 bytes,
+    with their upper two bits in the last four."""
     pairs, bits = np.arange(0, 8, 2, dtype=np.uint8)[:, None], np.arange(8, dtype=np.uint8)[:, None]
     low = (blocks[:, 32:96].reshape(-1, 2, 1, 32) >> pairs & 3).reshape(len(blocks), -1)
     high = (blocks[:, None, :32] >> bits & 1).reshape(len(blocks), -1)
@@ -187,7 +187,7 @@ def _iq4_nl(blocks: Bytes) -> Parts:
 
 
 def _iq4_xs(blocks: Bytes) -> Parts:
-    """Scales of 6 bits, of whose upper two there are eight in two bytes."""
+    """Scales of 6 bits, with the upper two bits of all eight packed into two bytes."""
     upper: npt.NDArray[np.uint16] = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
     shifts = np.arange(0, 16, 2, dtype=np.uint16)
     pairs = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=-1).reshape(len(blocks), -1)
@@ -197,7 +197,7 @@ def _iq4_xs(blocks: Bytes) -> Parts:
 
 
 def _mxfp4(blocks: Bytes) -> Parts:
-    """Exponents of two, one less as the table has twice the values."""
+    """Exponents of two, reduced by one because the table has doubled values."""
     scales: Floats = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
     return _looked_up("float4", _nibbles(blocks[:, 1:])), scales, None
 
@@ -222,9 +222,9 @@ _PARTS: Mapping[str, Callable[[Bytes], Parts]] = {
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
 }
-"""Blocks ``[n, size]`` -> their parts."""
+"""Decoders from blocks ``[n, size]`` to their parts."""
 _COUNTED = {"Q2_K": 2, "Q4_1": 4, "Q4_K": 4, "Q5_1": 5, "Q5_K": 5}
-"""Bits of values that are counted from 0 on."""
+"""Bits of unsigned values."""
 STORAGES: Mapping[str, WeightStorage] = {
     "Q4_0": WeightStorage(4, 32, "float16"),
     "Q4_1": WeightStorage(4, 32, "float16", minima=True),
@@ -240,5 +240,5 @@ STORAGES: Mapping[str, WeightStorage] = {
     "IQ4_XS": WeightStorage(4, 32, "float16", kind="iq"),
     "MXFP4": WeightStorage(4, 32, "bfloat16", kind="float"),
 }
-"""What keeps their values; those of 2 and 3 bits in 4, of 5 and 6 bits in 8. Scales of the ``_K``
-types and of ``IQ4_XS``, which are products, and minima are rounded to float16."""
+"""How their values are stored: 2 and 3 bits in 4; 5 and 6 bits in 8. Scales of the ``_K`` types and
+of ``IQ4_XS``, which are products, and minima are rounded to float16."""

@@ -1,13 +1,14 @@
 """GPTQ checkpoints, as AutoGPTQ and GPTQModel write them: quant_method ``gptq``.
 
-A layer has ``qweight [K bits / 32, N] i32`` (numbers of an output below each other, lowest bits
-first), ``qzeros [G, N bits / 32] i32`` (side by side), ``scales [G, N] f16`` and ``g_idx [K] i32``,
-the group of each input feature, which rises in steps unless ``desc_act`` sorted the features, and
-may be left out where it does (``static_groups``, or one group):
-``W[n, k] = scales[g, n] (q[k, n] - z[g, n])`` with ``g = g_idx[k]``. Format ``gptq`` holds
-``z - 1``, ``gptq_v2`` holds z. Writers say which as ``checkpoint_format``, ``format`` or both; and
-some that say ``gptq`` hold z, which shows where all z are the middle (``sym``); then ``qzeros`` may
-be left out.
+A layer has ``qweight [K bits / 32, N] i32`` (packed along K, lowest bits first), ``qzeros [G, N
+bits / 32] i32`` (packed along N), ``scales [G, N] f16`` and ``g_idx [K] i32``, the group of each
+input feature: ``W[n, k] = scales[g, n] (q[k, n] - z[g, n])`` with ``g = g_idx[k]``. The groups
+ascend unless ``desc_act`` sorted the features; if they ascend (``static_groups``, or one group),
+``g_idx`` may be absent.
+
+Format ``gptq`` stores ``z - 1``, ``gptq_v2`` stores z. Writers name it in ``checkpoint_format``,
+``format`` or both. Some that say ``gptq`` store z, which is recognisable if all z are the midpoint
+(``sym``); ``qzeros`` may be absent then.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from trtspec.config.storage import WeightStorage
 METHOD = "gptq"
 BITS = (4, 8)
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
-"""What is to be added to stored zeros, by format."""
+"""What to add to stored zero points, by format."""
 _EXCLUDED = "-:"
 _FORMAT_KEYS = ("checkpoint_format", "format")
 
 
 def read_gptq(said: Said) -> Scheme:
-    """Raises:
-    CheckpointError: bits, format or a key that is not read.
+    """Read the scheme of a GPTQ checkpoint.
+
+    Raises:
+        CheckpointError: unsupported bits, format or key.
     """
     bits = said.choice("bits", BITS)
     for pattern in said.get("dynamic") or {}:
@@ -57,7 +60,7 @@ def read_gptq(said: Said) -> Scheme:
 
 
 def _format(said: Said) -> str:
-    """The format of zero points; the first one where nothing is said."""
+    """The format of zero points; the first one by default."""
     meta = said.get("meta")
     given = [said, Said(said.file, f"{said.key}.meta", meta if isinstance(meta, dict) else {})]
     found = {
@@ -80,7 +83,8 @@ class _Settings:
     symmetric: bool
     sorted: bool
     static: bool
-    """Groups were made before features were sorted, so that they rise; ``g_idx`` may be absent."""
+    """Whether groups were formed before features were sorted, so that they ascend; ``g_idx`` may be
+    absent."""
 
     def read(self, module: Module) -> Layer:
         in_word = WORD_BITS // self.bits
@@ -115,7 +119,7 @@ class _Settings:
         return QuantisedTensor(values, groups.even(scales), kept, permutation=order)
 
     def _zeros(self, module: Module) -> Tensor | None:
-        """Zero points ``[N, G] i8`` less the middle; None where all are the middle."""
+        """Zero points ``[N, G] i8`` minus the midpoint; None if all are the midpoint."""
         if not module.has("qzeros"):
             return None
         stored = unpack_words(module.parts["qzeros"].read(), self.bits).t().to(torch.int16)

@@ -10,22 +10,22 @@ from torch import Tensor
 
 
 def even_runs(inputs: int, size: int) -> int:
-    """The fewest runs of the same length that each lie in one group of ``size`` inputs: the groups
+    """The fewest equal runs of inputs that each lie in one group of ``size`` inputs: the groups
     themselves, unless the last one is shorter. ``size`` 0: one group."""
     return inputs // gcd(inputs, size)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of ``size`` out of ``inputs`` features, the last one of those that are left; 0: one of
-    all."""
+    """Groups of ``size`` out of ``inputs`` features; the last one may be shorter. 0: a single
+    group."""
 
     inputs: int
     size: int
 
     @classmethod
     def of(cls, inputs: int, size: int) -> Groups:
-        """Those of a size that may exceed the inputs."""
+        """Groups of a size that may exceed the number of inputs."""
         return cls(inputs, size if 0 < size < inputs else 0)
 
     @property
@@ -40,7 +40,8 @@ class Groups:
         return found
 
     def even(self, values: Tensor) -> Tensor:
-        """Values ``[N, G]`` of the groups for `even_runs`, as a `QuantisedTensor` has them."""
+        """Values ``[N, G]`` of the groups, spread over `even_runs`, as a `QuantisedTensor` has
+        them."""
         runs = even_runs(self.inputs, self.size)
         if runs == self.count:
             return values

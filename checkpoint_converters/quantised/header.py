@@ -1,4 +1,4 @@
-"""QuantisedHeader: a quantised weight of a file, as one tensor."""
+"""QuantisedHeader: a quantised weight in a file, as one tensor."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trtspec.config.storage import WeightStorage
 
 @dataclass(frozen=True, eq=False)
 class QuantisedHeader(TensorHeader):
-    """A quantised weight ``[N, K]``, or of more dimensions, whose first are rows too. ``unpack``
-    reads it from the file, as ``stored`` says it is."""
+    """A quantised weight ``[N, K]``; with more dimensions, all but the last are rows. ``unpack``
+    reads it from the file, in the form given by ``stored``."""
 
     stored: WeightStorage
     unpack: Callable[[], QuantisedTensor]

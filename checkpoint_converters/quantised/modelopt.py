@@ -1,14 +1,18 @@
 """NVIDIA ModelOpt's exports: quant_method ``modelopt``, or hf_quant_config.json.
 
-A layer has ``weight [N, K] i8`` and ``weight_scale [N]`` (``W8A16``, ``W8A8_SQ_PER_CHANNEL``), or
-``weight [N / 2, K] u8`` with outputs 2 i and 2 i + 1 in the lower and upper half of a byte, signed,
-and ``weight_scale [N, G]`` (``W4A16_AWQ``); or ``weight [N, K]`` of FP8 with one ``weight_scale``
-(``FP8``), one of each output (``FP8_PER_CHANNEL_PER_TOKEN``) or one of each block of 128 x 128
-(``FP8_PB_WO``), or powers of two of each 32 inputs (``MXFP8``); or ``weight [N, K / 2] u8`` of FP4
-with ``weight_scale [N, K / 16]`` of FP8 and one ``weight_scale_2`` (``NVFP4``) or ``weight_scale
-[N, K / 32] u8``, powers of two (``mxfp4``). Inputs are multiplied by ``pre_quant_scale [K]`` where
-there is one. Scales of the inputs that a file was made for are left out: activations are quantised
-dynamically.
+A layer has one of:
+
+* ``weight [N, K] i8`` and ``weight_scale [N]`` (``W8A16``, ``W8A8_SQ_PER_CHANNEL``);
+* ``weight [N / 2, K] u8`` with outputs 2 i and 2 i + 1 in the lower and upper half of a byte,
+  signed, and ``weight_scale [N, G]`` (``W4A16_AWQ``);
+* ``weight [N, K]`` in FP8 with one ``weight_scale`` (``FP8``), one per output
+  (``FP8_PER_CHANNEL_PER_TOKEN``), one per block of 128 x 128 (``FP8_PB_WO``), or a power of two per
+  32 inputs (``MXFP8``);
+* ``weight [N, K / 2] u8`` in FP4 with ``weight_scale [N, K / 16]`` in FP8 and one
+  ``weight_scale_2`` (``NVFP4``), or ``weight_scale [N, K / 32] u8``, powers of two (``mxfp4``).
+
+Inputs are multiplied by ``pre_quant_scale [K]`` if present. A file's scales for inputs are ignored,
+because activations are quantised dynamically.
 """
 
 from __future__ import annotations
@@ -49,8 +53,10 @@ _GROUP_SIZE = "group_size"
 
 
 def read_modelopt(said: Said) -> Scheme:
-    """Raises:
-    CheckpointError: an algorithm that is not read, for all layers or one of them.
+    """Read the scheme of a ModelOpt export.
+
+    Raises:
+        CheckpointError: an unsupported algorithm, for all layers or one of them.
     """
     algorithm = said.choice("quant_algo", (*ALGORITHMS, _MIXED))
     usual = said.group_size(_GROUP_SIZE)
@@ -125,11 +131,11 @@ def _nvfp4_scales(module: Module) -> Tensor:
 def four_bit_layer(
     codes: Tensor, scales: Tensor, input_scales: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The tensors of a layer of 4 bits, by their roles, as `read_modelopt` reads them.
+    """The tensors of a 4-bit layer, by role, as `read_modelopt` reads them.
 
     Args:
         codes: ``[N, K] i8`` from -8 to 7; N is even.
-        scales: ``[N, G]`` floats, of groups of K / G inputs.
+        scales: ``[N, G]`` floats, for groups of K / G inputs.
         input_scales: ``[K]`` floats, or None.
     """
     halves = (codes & 15).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""The tensors of one quantised linear layer, found by what stands behind its name and checked."""
+"""The tensors of one quantised linear layer, found by the suffixes of its name and checked."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ AGAIN = "get the checkpoint again, or quantise the model anew"
 
 
 def scale_type(scales: TensorHeader) -> str:
-    """The dtype that keeps scales as they are: float16 or float32."""
+    """The dtype that holds scales exactly: float16 or float32."""
     return "float16" if scales.dtype == "F16" else "float32"
 
 
 @dataclass(frozen=True)
 class Module:
-    """One layer: its ``parts`` by role, such as ``weight_scale`` of ``NAME.weight_scale``."""
+    """One layer: its ``parts`` by role, such as ``weight_scale`` for ``NAME.weight_scale``."""
 
     name: str
     scheme: str
@@ -35,8 +35,8 @@ class Module:
     def part(
         self, role: str, dtypes: Collection[str], rank: int, asked_by: str = ""
     ) -> TensorHeader:
-        """A part of so many dimensions; CheckpointError if it is missing or another thing.
-        ``asked_by``: the setting without which it need not be there."""
+        """A part with this number of dimensions; CheckpointError if it is missing or different.
+        ``asked_by``: the setting that requires it."""
         if role not in self.parts:
             why = f", which {asked_by} asks for" if asked_by else ""
             raise CheckpointError(
@@ -51,20 +51,20 @@ class Module:
         return header
 
     def require_shape(self, role: str, shape: tuple[int, ...]) -> None:
-        """CheckpointError unless a part has that shape."""
+        """Raise CheckpointError unless a part has this shape."""
         found = self.parts[role].shape
         if found != shape:
             raise self.refuse(role, f"shape {list(found)}", f"have {list(shape)}")
 
     def groups(self, role: str, inputs: int, count: int, said: int | None) -> Groups:
-        """The groups of the inputs, of which the tensor ``role`` has so many, of the size that a
-        config says (`Said.group_size`).
+        """The groups of the inputs, as many as the tensor ``role`` has, of the size in a config
+        (`Said.group_size`).
 
-        Of one that says none they must be equal, and of a power of two: no two such sizes make as
-        many groups, not even with a shorter last one.
+        If the config gives no size, they must be equal, with a power of two as size: no two such
+        sizes yield the same number of groups, not even with a shorter last one.
 
         Raises:
-            CheckpointError: as many groups of that size are not made of the inputs.
+            CheckpointError: groups of that size do not yield that number.
         """
         size = said
         if said is None:
@@ -97,15 +97,15 @@ class Module:
         return values
 
     def one_value(self, role: str) -> Tensor:
-        """A part that is one positive number, in float32."""
+        """A part that is a single positive number, in float32."""
         values = self.finite(role)
         if values.numel() != 1 or values <= 0:
             raise self.refuse(role, f"values {values.tolist()!s:.40}", "be one positive number")
         return values.reshape(())
 
     def order(self, role: str, groups: Groups) -> Tensor | None:
-        """The input features ``[K] i32`` sorted by the groups that a part gives them; None where
-        that is their order already; CheckpointError for groups of other sizes."""
+        """The input features ``[K] i32`` sorted by their groups in a part; None if they are sorted
+        already. CheckpointError for groups of other sizes."""
         index = self.parts[role].read().long()
         wrong = index[(index < 0) | (index >= groups.count)]
         if len(wrong):

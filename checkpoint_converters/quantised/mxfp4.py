@@ -22,8 +22,8 @@ _BLOCKS, _SCALES = "_blocks", "_scales"
 
 @dataclass(frozen=True, eq=False)
 class BlockedExperts(TensorHeader):
-    """A matrix of every expert, ``[E, K, N]``: in the file ``blocks [E, N, K / 32, 16] u8``, whose
-    lower halves of bytes come first, and ``scales [E, N, K / 32] u8``, exponents of two."""
+    """A matrix per expert, ``[E, K, N]``. The file has ``blocks [E, N, K / 32, 16] u8``, with the
+    lower half of each byte first, and ``scales [E, N, K / 32] u8``, exponents of two."""
 
     blocks: TensorHeader
     scales: TensorHeader
@@ -37,7 +37,7 @@ class BlockedExperts(TensorHeader):
 
 @dataclass(frozen=True, eq=False)
 class _Expert(TensorHeader):
-    """The matrix ``[K, N]`` of one of them; quantised it is ``[N, K]``."""
+    """The matrix ``[K, N]`` of one expert; quantised it is ``[N, K]``."""
 
     whole: BlockedExperts
     index: int
@@ -60,15 +60,15 @@ class _Expert(TensorHeader):
 
 
 class BlockScheme:
-    """Pairs of tensors ``NAME_blocks`` and ``NAME_scales`` in the place of ``NAME``."""
+    """Pairs of tensors ``NAME_blocks`` and ``NAME_scales`` in place of ``NAME``."""
 
     name = "MXFP4"
 
     def fold(self, headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-        """The tensors, with one of floats in place of each pair.
+        """The tensors, with a float tensor in place of each pair.
 
         Raises:
-            CheckpointError: a tensor of a pair is missing, or is of another dtype or shape.
+            CheckpointError: a tensor of a pair is missing, or has another dtype or shape.
         """
         found = dict(headers)
         for name in headers:
@@ -99,5 +99,5 @@ def _paired(name: str, blocks: TensorHeader, scales: TensorHeader) -> BlockedExp
 
 
 def read_mxfp4(said: Said) -> BlockScheme:
-    """The scheme; what else the settings say (modules that are floats) the tensors show."""
+    """The scheme. Other settings (which modules stay floats) are evident from the tensors."""
     return BlockScheme()

@@ -1,4 +1,4 @@
-"""Small whole numbers out of the words that checkpoints pack them into."""
+"""Small integers unpacked from the words that checkpoints store them in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WORD_BITS = 32
 
 
 def unpack_words(words: Tensor, bits: int) -> Tensor:
-    """``[A, B] i32`` -> ``[A, B * 32 / bits] u8``: the numbers of each word, lowest bits first.
+    """``[A, B] i32`` -> ``[A, B * 32 / bits] u8``: the numbers in each word, lowest bits first.
     ``bits`` divide 8."""
     octets = words.reshape(-1).view(torch.uint8).view(len(words), -1)
     if bits == 8:
@@ -19,5 +19,5 @@ def unpack_words(words: Tensor, bits: int) -> Tensor:
 
 
 def centred(numbers: Tensor, bits: int) -> Tensor:
-    """Numbers ``0 .. 2^bits - 1`` as u8, less the middle one: int8."""
+    """Numbers ``0 .. 2^bits - 1`` as u8, minus the midpoint: int8."""
     return (numbers.to(torch.int16) - (1 << (bits - 1))).to(torch.int8)

@@ -1,4 +1,4 @@
-"""Which scheme of quantised weights a checkpoint has, by what its configs say."""
+"""Which scheme of quantised weights a checkpoint has, according to its configs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from trtspec.errors import CheckpointError
 
 HF_QUANTIZATION = "hf_quant_config.json"
 _ALONE = {"quantize_config.json": gptq.METHOD, "quant_config.json": awq.METHOD}
-"""What AutoGPTQ and AutoAWQ write beside a config.json that says nothing of it, as one object."""
+"""Separate files that AutoGPTQ and AutoAWQ write if config.json says nothing; each holds one
+object."""
 _BITS = ("bits", "w_bit")
 QUANTIZATION_FILES = (HF_QUANTIZATION, *_ALONE)
-"""Files beside config.json that say how weights are quantised."""
+"""Files beside config.json that describe quantised weights."""
 _CONFIG_KEY, _FILE_KEY = "quantization_config", "quantization"
 _CACHES = ("kv_cache_quant_algo", "kv_cache_scheme")
 _WHAT = ("quant_algo", *_CACHES)
@@ -31,15 +32,15 @@ _READERS: Mapping[str, Callable[[Said], Folds]] = {
     fp8.METHOD: fp8.read_fp8_scheme,
     mxfp4.METHOD: mxfp4.read_mxfp4,
 }
-"""By quant_method."""
+"""Readers by quant_method."""
 
 
 def read_scheme(hf: HfConfig) -> Folds | None:
-    """That of config.json, hf_quant_config.json or, where neither says any, of a file that is there
-    for it alone; None for weights that are not quantised.
+    """The scheme in config.json, hf_quant_config.json or, if neither has one, in a separate file;
+    None for weights that are not quantised.
 
     Raises:
-        CheckpointError: a scheme, or a setting of one, that is not read; or a quantised K/V cache.
+        CheckpointError: an unsupported scheme or setting, or a quantised K/V cache.
     """
     given: list[tuple[str, str, Any]] = [(CONFIG, _CONFIG_KEY, hf.get(_CONFIG_KEY))]
     file = hf.folder / HF_QUANTIZATION
@@ -57,8 +58,8 @@ def read_scheme(hf: HfConfig) -> Folds | None:
 
 
 def _said_alone(hf: HfConfig) -> list[tuple[str, str, Any]]:
-    """Of each file of `_ALONE` that there is, its name, its key for messages, and what it says. A
-    file that names no bits is another program's."""
+    """For each existing file of `_ALONE`: its name, its key for messages, and its contents. A file
+    that gives no bits belongs to another program."""
     found = []
     for name, method in _ALONE.items():
         fields = read_json(hf.folder / name) if (hf.folder / name).is_file() else {}

@@ -1,4 +1,4 @@
-"""Said: the settings of a quantisation, as a checkpoint's config says them."""
+"""Said: the quantisation settings in a checkpoint's config."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NONE: Any = object()
 
 @dataclass(frozen=True)
 class Said:
-    """The object ``key`` of a file."""
+    """The object under ``key`` in a file."""
 
     file: Path
     key: str
@@ -35,9 +35,8 @@ class Said:
         return value
 
     def group_size(self, *names: str) -> int | None:
-        """The input features that share a scale, said under the first of these names that there is;
-        0: all of them, which files write as -1. None: nothing is said.
-        """
+        """The number of input features that share a scale, under the first of these names that is
+        present; 0: all of them, which files write as -1. None: not given."""
         name = next((each for each in names if self.get(each) is not None), None)
         if name is None:
             return None
@@ -50,7 +49,7 @@ class Said:
         return max(size, 0)
 
     def refuse_set(self, name: str, meaning: str) -> None:
-        """CheckpointError if a key says anything."""
+        """Raise CheckpointError if a key has a value."""
         if self.get(name):
             raise self.refuse(f"{name} ({meaning}) is not supported; supported: without it")
 

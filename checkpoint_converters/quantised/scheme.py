@@ -1,4 +1,4 @@
-"""Scheme: how the quantised linear layers of one checkpoint lie in its files."""
+"""Scheme: how one checkpoint's files store the quantised linear layers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _QUANTISED = ("I8", "U8", "I32", "F8_E4M3")
 
 @dataclass(frozen=True)
 class Layer:
-    """One quantised layer of N outputs and K inputs, checked but for its values. ``unpack`` reads
-    it, as ``storage`` says it is."""
+    """One quantised layer with N outputs and K inputs, checked except for its values. ``unpack``
+    reads it, in the form given by ``storage``."""
 
     shape: tuple[int, int]
     storage: WeightStorage
@@ -26,7 +26,7 @@ class Layer:
 
 
 class Folds(Protocol):
-    """What makes tensors of floats out of a checkpoint's quantised ones. name: for messages."""
+    """Replaces a checkpoint's quantised tensors by float tensors. name: for messages."""
 
     @property
     def name(self) -> str: ...
@@ -38,8 +38,8 @@ class Folds(Protocol):
 
 @dataclass(frozen=True)
 class Scheme:
-    """name: for messages. key: the role of the tensor that every quantised layer has, such as
-    ``qweight``; others are in ``roles``. read: a layer's tensors, checked."""
+    """name: for messages. key: the role of a tensor that every quantised layer has, such as
+    ``qweight``; ``roles`` are the others. read: reads and checks a layer's tensors."""
 
     name: str
     key: str
@@ -47,11 +47,11 @@ class Scheme:
     read: Callable[[Module], Layer]
 
     def fold(self, headers: Mapping[str, TensorHeader]) -> dict[str, TensorHeader]:
-        """The tensors, with one ``LAYER.weight`` in place of all that a quantised layer has but
-        its bias.
+        """The tensors, with one ``LAYER.weight`` in place of everything that a quantised layer has
+        except its bias.
 
         Raises:
-            CheckpointError: a part of a layer is missing, or is of another dtype or shape.
+            CheckpointError: a part of a layer is missing, or has another dtype or shape.
         """
         found = dict(headers)
         for name in headers:

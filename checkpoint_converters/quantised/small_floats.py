@@ -1,5 +1,5 @@
-"""Layers whose values, or scales, are floats of 8 or 4 bits: FP8 (E4M3), FP4 (E2M1) and powers of
-two (E8M0), as OCP and NVIDIA publish them."""
+"""Layers whose values or scales are floats of 8 or 4 bits: FP8 (E4M3), FP4 (E2M1) and powers of two
+(E8M0), as OCP and NVIDIA publish them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trtspec.config.storage import TABLES, WeightStorage
 
 FP8 = "F8_E4M3"
 NV_GROUP, MX_GROUP = 16, 32
-"""Inputs that share a scale in NVFP4, and in OCP's Microscaling formats (MXFP4)."""
+"""Inputs that share a scale in NVFP4 and in OCP's Microscaling formats (MXFP4)."""
 
 
 def read_fp8(module: Module, scale: str, block: tuple[int, int] | None = None) -> Layer:
-    """A layer ``weight [N, K]`` of FP8, times the tensor ``scale``: one value, one of each output
-    (``[N]`` or ``[N, 1]``), or one of each ``block`` of so many outputs and inputs."""
+    """A layer ``weight [N, K]`` in FP8, times the tensor ``scale``: one value, one per output
+    (``[N]`` or ``[N, 1]``), or one per ``block`` of this many outputs and inputs."""
     n, k = module.part("weight", (FP8,), 2).shape
     header = module.part(scale, FLOATS, len(module.parts[scale].shape))
     found = tuple(size for size in header.shape if size > 1)
@@ -47,7 +47,7 @@ def read_fp8(module: Module, scale: str, block: tuple[int, int] | None = None) -
 
 
 def read_mxfp8(module: Module, scale: str) -> Layer:
-    """A layer ``weight [N, K]`` of FP8 with ``scale [N, K / 32] u8``, exponents of two."""
+    """A layer ``weight [N, K]`` in FP8 with ``scale [N, K / 32] u8``, exponents of two."""
     n, k = module.part("weight", (FP8,), 2).shape
     groups = _scales(module, scale, ("U8",), (n, k), MX_GROUP)
 
@@ -64,8 +64,8 @@ def read_nvfp4(
     scales: Callable[[Module], Tensor],
     input_scales: Callable[[Module], Tensor] | None = None,
 ) -> Layer:
-    """A layer ``packed [N, K / 2] u8`` with ``scale [N, K / 16]`` of FP8. scales: what these are
-    with what belongs to all of them, in float32; input_scales: of the inputs, if there are any."""
+    """A layer ``packed [N, K / 2] u8`` with ``scale [N, K / 16]`` in FP8. scales: combines these
+    with the global scale, in float32; input_scales: of the inputs, if any."""
     n, k = _packed_shape(module, packed)
     groups = _scales(module, scale, (FP8,), (n, k), NV_GROUP)
     scaled = input_scales is not None
@@ -90,7 +90,8 @@ def read_mxfp4(module: Module, packed: str, scale: str) -> Layer:
 
 
 def mxfp4_storage(inputs: int) -> WeightStorage:
-    """Of a weight with so many inputs; bfloat16 holds every power of two that there is."""
+    """The storage of a weight with this many inputs; bfloat16 holds every power of two that
+    occurs."""
     return WeightStorage(4, Groups.of(inputs, MX_GROUP).size, "bfloat16", kind="float")
 
 
@@ -100,7 +101,7 @@ def mxfp4_weight(packed: Tensor, exponents: Tensor) -> QuantisedTensor:
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:
-    """E8M0 ``u8``, whose bias is 127, as float32; of 255, a NaN, infinity."""
+    """E8M0 ``u8``, with a bias of 127, as float32; 255, a NaN, becomes infinity."""
     bits = exponents.int() << 23
     return torch.where(bits == 0, 1 << 22, bits).view(torch.float32)
 
@@ -115,7 +116,7 @@ def _powers(module: Module, scale: str) -> Tensor:
 def _scales(
     module: Module, scale: str, dtypes: tuple[str, ...], shape: tuple[int, int], size: int
 ) -> Groups:
-    """The groups of so many inputs that have a scale for each output, once these are checked."""
+    """The groups that have a scale for each output, after checking them."""
     n, k = shape
     groups = Groups.of(k, size)
     module.part(scale, dtypes, 2)
@@ -129,8 +130,8 @@ def _packed_shape(module: Module, packed: str) -> tuple[int, int]:
 
 
 def _of_halves(packed: Tensor, scales: Tensor, factors: Tensor | None = None) -> QuantisedTensor:
-    """Two E2M1 a byte, the one of even place in its lower half: as twice their values, which are
-    integers, and half their scales."""
+    """Two E2M1 per byte, the even one in the lower half, as twice their values, which are integers,
+    and half their scales."""
     places = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
     values = torch.tensor(TABLES["float4"], dtype=torch.int8)[places.int()]
     return QuantisedTensor(values, scales / 2, input_scales=factors)

@@ -9,14 +9,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LINEAR, EMBEDDING = "Linear", "Embedding"
-"""Targets may be classes of modules; those of an embedding are called ``...Embedding``."""
+"""Targets may be module classes; those of embeddings are called ``...Embedding``."""
 _PATTERN = "re:"
 
 
 def setting_of(layer: str, by_target: Mapping[str, T]) -> T | None:
-    """That of a layer by its name in the file. Exact names count before patterns, and these before
-    classes. An embedding that no class of its own is listed for has that of linear layers.
-    """
+    """The setting of a layer, by its name in the file. Exact names precede patterns, and patterns
+    precede classes. An embedding without a listed class of its own has the setting of linear
+    layers."""
     for target in sorted(by_target, key=lambda each: (each.startswith(_PATTERN), each)):
         pattern = target.removeprefix(_PATTERN)
         if target == layer or (pattern != target and re.match(pattern, layer)):

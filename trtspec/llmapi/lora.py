@@ -1,4 +1,4 @@
-"""Adapters of an `LLM`: which are loaded, and which of them a request asks for."""
+"""Adapters of an `LLM`: which are loaded, and which one a request asks for."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from trtspec.models.adapters import Adapter
 class LoRARequest:
     """The adapter of a request, as vLLM and TensorRT-LLM spell it.
 
-    lora_name: under which it is loaded, and named in metrics. lora_int_id: 1 or more, the caller's
-    own number of it; here names tell adapters apart. lora_path: its folder, in PEFT's format; None
-    or empty: an adapter of that name is loaded already.
+    lora_name: the name it is loaded under and reported by in metrics. lora_int_id: 1 or more, the
+    caller's own number; trtspec identifies adapters by name. lora_path: its folder, in PEFT's
+    format; None or empty: an adapter with this name is already loaded.
     """
 
     lora_name: str
@@ -39,11 +39,11 @@ class LoRARequest:
 
 
 def read_modules(given: Any) -> dict[str, str]:
-    """The folders of adapters by their names, of ``{name: path}``, of a list of ``name=path``, or
-    of mappings with ``name`` and ``path`` (or of `LoRARequest`).
+    """The folders of adapters by name, from ``{name: path}``, a list of ``name=path``, or mappings
+    with ``name`` and ``path`` (or `LoRARequest`).
 
     Raises:
-        ConfigError: it is none of these, or has a name twice.
+        ConfigError: it is none of these, or a name occurs twice.
     """
     if given is None:
         return {}
@@ -74,11 +74,11 @@ def _module(given: Any) -> tuple[str, str]:
 
 
 class LoadedAdapters:
-    """The adapters of an engine, by name; may be used from any thread. An adapter that is unloaded
-    goes on to read the requests that have it."""
+    """The adapters of an engine, by name; usable from any thread. An unloaded adapter stays in use
+    for the requests that already have it."""
 
     def __init__(self, engine: EngineConfig, modules: Mapping[str, str]) -> None:
-        """``modules``: folders of those to load at once, by their names. Raises: see `load`."""
+        """``modules``: folders of adapters to load at once, by name. Raises as `load`."""
         self._engine = engine
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -88,16 +88,16 @@ class LoadedAdapters:
 
     @property
     def paths(self) -> dict[str, str]:
-        """The folders of those that are loaded, by their names."""
+        """The folders of loaded adapters, by name."""
         with self._lock:
             return {name: path for name, (_, path) in self._loaded.items()}
 
     def load(self, name: str, path: str | Path) -> Adapter:
-        """Read an adapter; one that is loaded from there under that name already, is as it is.
+        """Read an adapter, unless it is already loaded from this folder under this name.
 
         Raises:
-            RequestError: the engine has no room for adapters, or this is of a higher rank than
-                there is room for; the name is another one's.
+            RequestError: the engine has no room for adapters or only for lower ranks, or the name
+                belongs to another adapter.
             CheckpointError: see `load_adapter`.
         """
         folder = str(Path(path).expanduser().resolve())
@@ -116,17 +116,17 @@ class LoadedAdapters:
         return adapter
 
     def unload(self, name: str) -> None:
-        """Forget an adapter; RequestError for one that is not loaded."""
+        """Forget an adapter; RequestError if it is not loaded."""
         with self._lock:
             if name not in self._loaded:
                 raise RequestError(_unknown(name, self._loaded))
             del self._loaded[name]
 
     def of(self, request: LoRARequest | None) -> Adapter | None:
-        """The adapter that a request asks for, loaded if need be; None for None.
+        """The adapter that a request asks for, loaded on demand; None for None.
 
         Raises:
-            RequestError: it names one that is not loaded, and no folder; or see `load`.
+            RequestError: it names an adapter that is not loaded, without a folder; or see `load`.
             CheckpointError: see `load`.
         """
         if request is None:

@@ -1,4 +1,4 @@
-"""OpenedEngine: the engine folder of an `LLM`, with what it runs of it."""
+"""OpenedEngine: the engine folder of an `LLM` and what it runs from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtspec.speculative.recording import over_engine
 
 @dataclass(frozen=True)
 class OpenedEngine:
-    """drafts: those that run, one for each method of ``speculation`` with a network. tokenizer: see
+    """drafts: those in use, one for each method of ``speculation`` with a network. tokenizer: see
     `tokenizer_of`."""
 
     folder: Path
@@ -42,9 +42,9 @@ class OpenedEngine:
         uses_built_drafts: bool,
         source: Callable[[Path, EngineConfig], ModelConfig],
     ) -> OpenedEngine:
-        """An engine folder, or that of a checkpoint, which is built if it is not in the user's
-        cache folder. ``uses_built_drafts``: where nothing is wanted, what the folder was built for
-        is; ``source``: the target that a folder's drafts were made for.
+        """Open an engine folder, or the engine of a checkpoint folder, building it unless the
+        user's cache folder has it. ``uses_built_drafts``: by default, use what the folder was built
+        for; ``source``: the target that a folder's drafts were made for.
 
         Raises:
             ConfigError, CheckpointError, BuildError, EngineError: see `LLM`.

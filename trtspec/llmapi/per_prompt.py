@@ -1,4 +1,4 @@
-"""What a call says of its prompts: one value for all of them, or one for each."""
+"""Options of a call for its prompts: one value for all of them, or one for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PromptOptions(NamedTuple):
-    """Those of one prompt; see `LLM.generate`."""
+    """The options of one prompt; see `LLM.generate`."""
 
     params: SamplingParams
     priority: int
@@ -23,23 +23,23 @@ class PromptOptions(NamedTuple):
 
 
 class PromptOptionsReader:
-    """Reads those of a call."""
+    """Reads the options of a call."""
 
     def __init__(
         self, reads_priorities: bool, adapter_of: Callable[[LoRARequest | None], Adapter | None]
     ) -> None:
-        """``reads_priorities``: whether a scheduling policy does. ``adapter_of``: finds the adapter
-        that is asked for."""
+        """``reads_priorities``: whether the scheduling policy uses them. ``adapter_of``: finds the
+        requested adapter."""
         self._reads_priorities = reads_priorities
         self._adapter_of = adapter_of
 
     def read(
         self, count: int, params: Any, priority: Any, lora_request: Any
     ) -> list[PromptOptions]:
-        """What is asked for each of ``count`` prompts.
+        """The options of each of ``count`` prompts.
 
         Raises:
-            RequestError: a value, or a list of such, is of a wrong type or number; see also
+            RequestError: a value has the wrong type, or a list the wrong type or length; see also
                 `read_priorities` and `LoadedAdapters.of`.
         """
         each = (
@@ -53,7 +53,7 @@ class PromptOptionsReader:
 
 
 def _for_each(given: Any, count: int, kind: str, read: Callable[[Any], T]) -> list[T]:
-    """What ``read`` makes of one value for all prompts, or of each of a list of ``kind``."""
+    """``read`` applied to one value for all prompts, or to each in a list of ``kind``."""
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
         return [read(given)] * count
     found = [read(each) for each in given]
