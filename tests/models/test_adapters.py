@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trtspec.formats.quantised import QuantisedFormat
 
 from trtspec.builder.adapters import all_adapters_bytes, require_adapters
 from trtspec.config.adapters import AdapterSizes
@@ -21,6 +20,7 @@ from trtspec.config.norm_spec import NormSpec
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight
 from trtspec.models.causal_lm import CausalLM
 from trtspec.models.linear import Linear
