@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,25 +18,20 @@ from trtspec.backends.registry import backend_named, options_of
 from trtspec.builder.adapters import all_adapters_bytes, require_adapters
 from trtspec.builder.cache_support import (
     cache_dtype_of,
-    require_draft_states,
     require_states,
-    require_target_caches,
 )
 from trtspec.builder.checkpoints import config_as_said
 from trtspec.builder.digest_memory import DigestMemory
+from trtspec.builder.draft_plan import DraftPlanner, PlannedDraft
 from trtspec.builder.graph_cache import graph_key
 from trtspec.builder.locate import find_model
-from trtspec.builder.made_for import made_for_another
 from trtspec.builder.pair import (
     check_draft_depth,
-    check_draft_kind,
     check_rows_without_draft,
-    fit_pair,
     require_passes,
     require_window,
-    whole_fingerprint,
 )
-from trtspec.builder.ranks import draft_rank_lines, rank_lines, split, split_draft
+from trtspec.builder.ranks import rank_lines, split
 from trtspec.builder.resolve import place_of, resolve_build
 from trtspec.builder.sources import PACKAGE, code_in, hash_of, is_ours, sources_of
 from trtspec.builder.target_drafts import TargetDrafts
@@ -50,26 +45,19 @@ from trtspec.builder.tokenizer import (
 )
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.decoding import DecodingConfig
-from trtspec.config.draft import DraftConfig
-from trtspec.config.draft_weights import AUTO
 from trtspec.config.model import ModelConfig
 from trtspec.config.strict import to_dict
-from trtspec.config.tree_decoding import TreeDecodingConfig, with_networks
-from trtspec.engine.engine_draft import EngineDraft, SpeculationContract, draft_folder_name
+from trtspec.config.tree_decoding import with_networks
+from trtspec.engine.engine_draft import EngineDraft, draft_folder_name
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.graphs import graph_names
-from trtspec.engine.memory import kv_bytes_per_token, weight_bytes
-from trtspec.engine.weight_formats import draft_formats
-from trtspec.errors import ConfigError
+from trtspec.engine.memory import kv_bytes_per_token
 from trtspec.formats.choose import kept_storage
-from trtspec.formats.drafts import resolve_copy, resolve_draft
 from trtspec.log import logger
 from trtspec.models.block_map import require_blocks, require_kernels
-from trtspec.models.layer_facts import Matrix
-from trtspec.speculative.members import naming
 from trtspec.speculative.options import speculative_to_dict
 from trtspec.speculative.recording import captured_layers
-from trtspec.speculative.registry import draft_kinds, method_of, other_modules
+from trtspec.speculative.registry import method_of, other_modules
 
 _GIB = 1 << 30
 METHODS = PACKAGE / "speculative"
@@ -217,56 +205,18 @@ def plan_build(
             tokenizer_fingerprint(another) if another else hash_files(tokenizer_files(target_dir))
         ),
     }
-    opened: list[DraftCheckpoint] = []
-    not_drafted: list[list[int]] = []  # which follow from the draft's tokenizer
-    drafts: list[EngineDraft] = []
-    for member in with_networks(speculative):
-        folder = draft_folder_name(len(drafts))
-        assert speculative is not None, "it has members"
-        with naming(speculative, member):
-            found = at_hand.open(member)
-            check_draft_kind(member, found)
-            found = found.with_caches(caches)
-            if method_of(member).copies_target:
-                form = resolve_copy(member.weights, build, target.storage, place)
-            else:
-                size = _model_bytes(found, target, build)
-                kept_of = target.storage, found.storage
-                form = resolve_draft(member.weights, build, config, *kept_of, size, place)
-            because = [*found.notes, *form.reasons]
-            if form.rounds_head:
-                found = found.in_floats(not form.rounds, form.bits)
-            if isinstance(found.config, ModelConfig):
-                found, never = fit_pair(spoken, target, found, skips_damaged)
-                if never:
-                    not_drafted.append(never)
-                    because.append(
-                        f"{len(never)} of its {found.config.vocab_size} ids are never drafted: "
-                        "other tokens for the target, or none"
-                    )
-            draft, choice = _plan_draft(member, found, folder, target, build)
-            made_for = made_for_another(found.path, fingerprints["target"])
-            doubts = (*found.doubts, *made_for)
-            storage = kept_storage(form.kept_by(config), found.storage, place, build.dtype)
-            cut = member.cut.words if member.cut else None
-            draft = replace(draft, storage=storage, weights=form.weights)
-            draft = replace(draft, doubts=doubts, vocabulary=cut)
-            _require_own_head(member, draft)
-            draft.tell_doubts(found.path)
-        opened.append(found)
-        drafts.append(draft)
-        fingerprints[folder] = hash_files(found.content, digest)
-        if draft.vocabulary is not None:
-            uncut = at_hand.open(member.uncut()).content
-            fingerprints[whole_fingerprint(folder)] = hash_files(uncut, digest)
-        reasons += [*because, *choice, *made_for, *_reach(member, draft, length)]
-        if target.ranks > 1:
-            reasons += draft_rank_lines(member.network(found.config)[0], draft, target, build)
-    together = None
-    if speculative is not None and len(speculative.members) > 1 and drafts:
-        over_drafts = method_of(speculative).over_drafts
-        assert over_drafts is not None, "it has several members"
-        together = over_drafts(speculative, [draft.folder for draft in drafts])
+    planner = DraftPlanner(
+        at_hand, config, build, target, place, spoken, skips_damaged, fingerprints["target"], digest
+    )
+    planned = [
+        planner.plan(speculative, member, draft_folder_name(i))
+        for i, member in enumerate(with_networks(speculative))
+        if speculative is not None
+    ]
+    drafts = tuple(each.draft for each in planned)
+    for each in planned:
+        fingerprints |= each.fingerprints
+        reasons += each.reasons
     extract_layers: tuple[int, ...] = ()
     if speculative is not None:
         if not drafts:
@@ -279,34 +229,50 @@ def plan_build(
                 require_kernels(network, build.device)
     engine = EngineConfig(
         target=target,
-        drafts=tuple(drafts),
+        drafts=drafts,
         build=build,
         fingerprints=fingerprints,
         environment=environment,
-        speculation=together,
+        speculation=_together(speculative, drafts),
         extract_layers=extract_layers,
     )
     for member, draft in zip(with_networks(speculative), drafts, strict=True):
         require_passes(member, engine)
         require_window(member, draft, engine)
+    fingerprints["engine"] = _fingerprint(engine, planned)
+    checkpoints = tuple(each.checkpoint for each in planned)
+    return BuildPlan(target_dir, checkpoints, engine, tuple(reasons), speculative, floats, another)
+
+
+def _together(
+    speculative: DecodingConfig | None, drafts: Sequence[EngineDraft]
+) -> DecodingConfig | None:
+    """What the engine is built for, where several methods draft together."""
+    if speculative is None or len(speculative.members) < 2 or not drafts:
+        return None
+    over_drafts = method_of(speculative).over_drafts
+    assert over_drafts is not None, "it has several members"
+    return over_drafts(speculative, [draft.folder for draft in drafts])
+
+
+def _fingerprint(engine: EngineConfig, planned: Sequence[PlannedDraft]) -> str:
+    """Of all that the engine folder's content follows from."""
     # A change of a converter may change weights without changing any shape.
     converters = code_in(Path(checkpoint_converters.__path__[0]))
-    facts: list[object] = [fingerprints, asdict(build), converters, other_packages()]
+    facts: list[object] = [engine.fingerprints, asdict(engine.build), converters, other_packages()]
     facts.append(code_in(METHODS))  # the readers of drafts are among them
-    used = {*(found.method for found in opened), *(d.speculation.method for d in drafts)}
+    used = {each.checkpoint.method for each in planned}
+    used |= {draft.speculation.method for draft in engine.drafts}
     facts.append(_of_other_packages(used))
     facts.append([graph_key(engine, name) for name in graph_names(engine)])
-    facts.append(environment.facts)  # some graphs are the same for all versions and GPUs
+    facts.append(engine.environment.facts)  # some graphs are the same for all versions and GPUs
     # Lowered graphs do not depend on trees, but engines do.
     facts += [draft.to_dict() for draft in engine.drafts]
-    facts += not_drafted
-    if together is not None:
-        facts.append(speculative_to_dict(together))
+    facts += [each.never_drafted for each in planned if each.never_drafted]
+    if engine.speculation is not None:
+        facts.append(speculative_to_dict(engine.speculation))
     key = json.dumps(facts, sort_keys=True)
-    fingerprints["engine"] = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return BuildPlan(
-        target_dir, tuple(opened), engine, tuple(reasons), speculative, floats, another
-    )
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 def _of_other_packages(used: Collection[str]) -> str:
@@ -328,61 +294,6 @@ def _with_tokenizer(
     if tokenizer is None:
         return target, ["prompts are token ids: the checkpoint's tokenizer cannot be read"]
     return with_ends(target, tokenizer)
-
-
-def _plan_draft(
-    speculative: TreeDecodingConfig,
-    found: DraftCheckpoint,
-    folder: str,
-    target: ModelConfig,
-    build: BuildConfig,
-) -> tuple[EngineDraft, tuple[str, ...]]:
-    """The draft that the engine folder will hold in ``folder``, and lines about choices made."""
-    network, choice = speculative.network(found.config)
-    speculative.check_network(network)
-    if network.decoder is not None:
-        require_blocks(network.decoder)
-    require_draft_states(network, speculative, build)
-    require_target_caches(draft_kinds()[network.kind].target_layers(network), speculative, build)
-    network = split_draft(network, speculative, build)
-    assert build.max_seq_len is not None, "a resolved build says it"
-    network = _for_length(network, build.max_seq_len)
-    return EngineDraft(network, SpeculationContract.of(speculative), folder), choice
-
-
-def _reach(speculative: TreeDecodingConfig, draft: EngineDraft, length: int) -> list[str]:
-    """A line if the engine's longest texts are too long for a draft."""
-    longest = speculative.max_model_len or draft.longest
-    if longest is None or longest >= length:
-        return []
-    said = "max_model_len" if speculative.max_model_len else "its max_position_embeddings"
-    return [f"the {draft.folder} drafts in texts of up to {longest} tokens: {said}"]
-
-
-def _for_length(network: DraftConfig, length: int) -> DraftConfig:
-    """See `ModelConfig.for_length`; for a feature drafter, applied to its layers."""
-    if isinstance(network, ModelConfig):
-        return network.for_length(length)
-    if isinstance(network.decoder, ModelConfig) and "decoder" in vars(network):
-        return replace(network, decoder=network.decoder.for_length(length))  # type: ignore[type-var]
-    return network
-
-
-def _model_bytes(found: DraftCheckpoint, target: ModelConfig, build: BuildConfig) -> int | None:
-    """Bytes of a drafting language model's weights in its checkpoint; None for other networks."""
-    if not isinstance(found.config, ModelConfig):
-        return None
-    return weight_bytes(found.config, draft_formats(found.storage, target, build), build)
-
-
-def _require_own_head(speculative: TreeDecodingConfig, draft: EngineDraft) -> None:
-    """Raise ConfigError if a format is requested for a head that is the target's."""
-    asked, reads = speculative.weights.head_weight_dtype, draft.kind.matrices(draft.network)
-    if asked != AUTO and not any(isinstance(each, Matrix) and each.is_head for each in reads):
-        raise ConfigError(
-            f"head_weight_dtype {asked}: the draft has no head of its own, it reads the target's; "
-            "leave it out, or build with --head_weight_dtype"
-        )
 
 
 def _device_part(engine: EngineConfig) -> str:

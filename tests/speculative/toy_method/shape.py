@@ -28,6 +28,9 @@ class ToyConfig:
         if len(self.capture_layers) != 1:
             raise ConfigError(f"a toy reads one layer, not {list(self.capture_layers)}")
 
+    def with_caches(self, dtype: object) -> ToyConfig:
+        return self
+
     def for_steps(self, num_steps: int) -> ToyConfig:
         return self
 
