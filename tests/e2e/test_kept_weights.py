@@ -27,6 +27,7 @@ from trtspec.models.feed_forwards.experts import Experts
 
 from ..checkpoints import quantised_layers, small_float_layers
 from ..checkpoints.quantised_layers import CASES, in_groups
+from ..checkpoints.test_mxfp4 import write as write_mxfp4
 from ..checkpoints.tiny_gguf import SCALES, random_tensor, tiny
 from .eagle_heads import eagle, random_eagle3
 from .families import family_model
@@ -100,6 +101,16 @@ def test_experts_of_small_floats(models: TinyModels, tmp_path: Path, name: str) 
     exact = log_probabilities(loaded(floats), IDS)
     found = log_probabilities(loaded(path, **KEPT), IDS)
     torch.testing.assert_close(found, exact, rtol=0, atol=2e-4)
+
+
+def test_experts_of_blocks(tmp_path: Path) -> None:
+    """gpt-oss's in MXFP4, whose gates and ups are interleaved, with biases."""
+    write_mxfp4(tmp_path)
+    kept = loaded(tmp_path, **KEPT)
+    kinds = [each.format.name for each in kept.modules() if isinstance(each, Experts)]
+    assert kinds == ["float4"] * 2
+    exact = log_probabilities(loaded(tmp_path, weight_dtype="float32"), IDS)
+    torch.testing.assert_close(log_probabilities(kept, IDS), exact, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["deepseek", "compressed-nvfp4"])
