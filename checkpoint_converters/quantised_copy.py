@@ -31,9 +31,9 @@ _KEPT_FLOATS = "keep its weights in floats, or round them with --quantize rtn"
 
 @dataclass(frozen=True)
 class QuantisedLayer:
-    """codes ``[N, K] i8`` from -8 to 7, scales ``[N, G]``; input_scales ``[K]`` or None."""
+    """values ``[N, K] i8`` from -8 to 7, scales ``[N, G]``; input_scales ``[K]`` or None."""
 
-    codes: Tensor
+    values: Tensor
     scales: Tensor
     input_scales: Tensor | None = None
 
@@ -91,13 +91,13 @@ def write_quantised(
         parts.setdefault(theirs, {})[first] = layer
     for theirs, found in parts.items():
         layer = _joined(found[first] for first in sorted(found))
-        if len(layer.codes) != len(tensors[theirs]) or len(layer.codes) % 2:
+        if len(layer.values) != len(tensors[theirs]) or len(layer.values) % 2:
             raise ConfigError(
-                f"{source}: {len(layer.codes)} outputs of {theirs}, which has "
+                f"{source}: {len(layer.values)} outputs of {theirs}, which has "
                 f"{len(tensors[theirs])}, cannot be packed in pairs; {_KEPT_FLOATS}"
             )
         del tensors[theirs]
-        packed = four_bit_layer(layer.codes, layer.scales, layer.input_scales)
+        packed = four_bit_layer(layer.values, layer.scales, layer.input_scales)
         tensors |= {f"{theirs.removesuffix('weight')}{role}": part for role, part in packed.items()}
     for name, values in floats.items():
         theirs, first = _place(headers[name])
@@ -106,7 +106,7 @@ def write_quantised(
     # Fused layers may share factors, which a file holds once for each.
     own = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
     save_file(own, folder / SINGLE, metadata={"format": "pt"})
-    sizes = {layer.codes.shape[1] // layer.scales.shape[1] for layer in layers.values()}
+    sizes = {layer.values.shape[1] // layer.scales.shape[1] for layer in layers.values()}
     said = read_json(source / CONFIG) | {
         "quantization_config": {
             "quant_method": METHOD,
@@ -136,5 +136,5 @@ def _place(header: TensorHeader) -> tuple[str, int]:
 def _joined(parts: Iterable[QuantisedLayer]) -> QuantisedLayer:
     """Layers with the same inputs, concatenated along the outputs."""
     found = list(parts)
-    codes, scales = (torch.cat([getattr(p, n) for p in found]) for n in ("codes", "scales"))
-    return QuantisedLayer(codes, scales, found[0].input_scales)
+    values, scales = (torch.cat([getattr(p, n) for p in found]) for n in ("values", "scales"))
+    return QuantisedLayer(values, scales, found[0].input_scales)

@@ -129,15 +129,15 @@ def _nvfp4_scales(module: Module) -> Tensor:
 
 
 def four_bit_layer(
-    codes: Tensor, scales: Tensor, input_scales: Tensor | None = None
+    values: Tensor, scales: Tensor, input_scales: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The tensors of a 4-bit layer, by role, as `read_modelopt` reads them.
 
     Args:
-        codes: ``[N, K] i8`` from -8 to 7; N is even.
+        values: ``[N, K] i8`` from -8 to 7; N is even.
         scales: ``[N, G]`` floats, for groups of K / G inputs.
         input_scales: ``[K]`` floats, or None.
     """
-    halves = (codes & 15).to(torch.uint8)
+    halves = (values & 15).to(torch.uint8)
     parts = {"weight": halves[0::2] | halves[1::2] << 4, _SCALE: scales}
     return parts if input_scales is None else {**parts, _INPUTS: input_scales}

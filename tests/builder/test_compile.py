@@ -25,8 +25,8 @@ from trtspec.ops.linear import linear, pack_linear
 from trtspec.ops.linear_quantised import (
     QuantisedWeights,
     linear_quantised,
-    pack_codes,
     pack_groups,
+    pack_values,
 )
 from trtspec.ops.lora import lora
 
@@ -45,7 +45,7 @@ class Network(nn.Module):
         self.rotary = RotaryEmbedding(RopeConfig(), HEAD)
         self.register_buffer("first", pack_linear(torch.randn(SIZE, SIZE)))
         values = torch.randint(-127, 128, (SIZE, SIZE), dtype=torch.int8)
-        self.register_buffer("second", pack_codes(values, 8))
+        self.register_buffer("second", pack_values(values, 8))
         self.register_buffer("scales", pack_groups(torch.rand(SIZE, 1)))
         self.register_buffer("factors", torch.rand(SHORT))
         self.register_buffer("a", torch.randn(2, SIZE, 2 * RANK))

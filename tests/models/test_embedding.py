@@ -27,8 +27,8 @@ from trtspec.ops.linear_quantised import (
     QuantisedWeights,
     dequantise,
     dequantised_rows,
-    pack_codes,
     pack_groups,
+    pack_values,
 )
 
 from ..e2e.helpers import random_prompt
@@ -64,7 +64,7 @@ def test_rows_are_those_of_the_dequantised_table(bits: int, group_size: int) -> 
     offsets = torch.randn(groups, generator=noise).half()
     zeros = torch.randint(low, -low, groups, generator=noise).to(torch.int8)
     order = torch.randperm(K, generator=noise).to(torch.int32)
-    plain = QuantisedWeights(pack_codes(codes, bits), pack_groups(scales))
+    plain = QuantisedWeights(pack_values(codes, bits), pack_groups(scales))
     ids = torch.randint(V, (3, 5), generator=noise).flatten()
     for weights in (
         plain,

@@ -14,9 +14,9 @@ from trtspec.ops.linear_quantised import (
     linear_quantised,
     linear_quantised_reference,
     num_groups,
-    pack_codes,
     pack_floats,
     pack_groups,
+    pack_values,
 )
 
 from .each_isa import each_isa
@@ -46,7 +46,7 @@ def make(
     zeros = torch.randint(-half, half, sizes, generator=noise, dtype=torch.int8)
     offsets = torch.randn(sizes, generator=noise) / depth**0.5
     weights = QuantisedWeights(
-        pack_codes(codes, bits),
+        pack_values(codes, bits),
         pack_groups(scales.to(of)),
         pack_groups(zeros) if kind == "zeros" else None,
         pack_groups(offsets.to(of)) if kind == "offsets" else None,
@@ -137,7 +137,7 @@ def test_the_largest_sums_fit(isa: str, bits: int, group: int) -> None:
     depth, half = 270, 1 << bits - 1
     codes = torch.tensor([half - 1, -half], dtype=torch.int8).repeat(10)[:, None].repeat(1, depth)
     scales = torch.ones(20, num_groups(depth, group))
-    weights = QuantisedWeights(pack_codes(codes, bits), pack_groups(scales))
+    weights = QuantisedWeights(pack_values(codes, bits), pack_groups(scales))
     x = torch.tensor([1.0, -1.0, 3.0])[:, None].repeat(1, depth)
     found = linear_quantised(x, weights, None, 20, bits, group, True)
     torch.testing.assert_close(found, x @ codes.float().T, rtol=1e-6, atol=0)
@@ -182,8 +182,8 @@ def test_a_table_is_looked_up(isa: str) -> None:
     table = torch.tensor([*range(-128, 0, 17), *range(1, 128, 17)], dtype=torch.int8)
     places = torch.randint(16, (70, 96), generator=torch.Generator().manual_seed(1))
     scales = pack_groups(torch.full((70, 3), 0.01))
-    looked_up = QuantisedWeights(pack_codes((places - 8).char(), 4), scales, table=table)
-    whole = QuantisedWeights(pack_codes(table[places], 8), scales)
+    looked_up = QuantisedWeights(pack_values((places - 8).char(), 4), scales, table=table)
+    whole = QuantisedWeights(pack_values(table[places], 8), scales)
     x = torch.randn(7, 96, generator=torch.Generator().manual_seed(2))
     for rounds_inputs in (True, False):
         found = linear_quantised(x, looked_up, None, 70, 4, 32, rounds_inputs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.ops import moe, moe_reference, pack_linear
-from trtspec.ops.linear_quantised import pack_codes, pack_floats, pack_groups, round_weights
+from trtspec.ops.linear_quantised import pack_floats, pack_groups, pack_values, round_weights
 from trtspec.ops.moe import ACTIVATIONS, Coding, ExpertWeights, Gating
 
 from .each_isa import each_isa
@@ -44,7 +44,7 @@ def layers(kind: str, outputs: int, depth: int, dtype: torch.dtype, seed: int) -
         scales = torch.stack([pack_groups(torch.full((outputs, 1), 1.5))] * EXPERTS)
         return ExpertWeights(small, scales, bias=bias)
     rounded = [round_weights(w.float(), coding.bits, coding.group_size) for w in weights]
-    pairs = [(pack_codes(codes, coding.bits), pack_groups(s)) for codes, s in rounded]
+    pairs = [(pack_values(codes, coding.bits), pack_groups(s)) for codes, s in rounded]
     packed, scales = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     zeros = None
     if kind == "codes4":

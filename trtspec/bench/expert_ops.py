@@ -13,7 +13,7 @@ import torch
 from trtspec.bench.ops import begin, beside_reading
 from trtspec.bench.report.floor import MemorySpeed, seconds_per_call
 from trtspec.ops import moe, pack_linear
-from trtspec.ops.linear_quantised import pack_codes, pack_groups
+from trtspec.ops.linear_quantised import pack_groups, pack_values
 from trtspec.ops.moe import Coding, ExpertWeights, Gating, expert_bytes_read
 
 ROWS = (1, 8, 32, 512)
@@ -39,7 +39,7 @@ def floats(shape: MixtureShape, outputs: int, inputs: int, dtype: torch.dtype) -
 def codes(shape: MixtureShape, outputs: int, inputs: int, coding: Coding) -> ExpertWeights:
     """The same, quantised."""
     top = 1 << coding.bits - 1
-    packed = pack_codes(torch.randint(-top, top, (outputs, inputs)).to(torch.int8), coding.bits)
+    packed = pack_values(torch.randint(-top, top, (outputs, inputs)).to(torch.int8), coding.bits)
     scales = pack_groups(torch.rand(outputs, inputs // coding.group_size) / top / inputs**0.5)
     repeated = (each.repeat(shape.num_experts, *(1,) * each.dim()) for each in (packed, scales))
     return ExpertWeights(*repeated)

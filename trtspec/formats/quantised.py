@@ -32,8 +32,8 @@ from trtspec.ops.linear_quantised import (
     inputs_per_block,
     linear_quantised,
     num_groups,
-    pack_codes,
     pack_groups,
+    pack_values,
     round_weights,
     spread,
 )
@@ -127,7 +127,7 @@ class QuantisedFormat(WeightFormat):
                 rounding += self._round(part.name, part.weight, buffers, values, groups)
         permutation = buffers.get("permutation", slice(None))
         joined = torch.cat(values)[:, permutation]
-        buffers["packed"].copy_(pack_codes(self._patterns(joined), self.scheme.bits))
+        buffers["packed"].copy_(pack_values(self._patterns(joined), self.scheme.bits))
         if self.scheme.table is not None:
             buffers["table"].copy_(torch.tensor(self.scheme.table))
         for name, parts_of_it in groups.items():
@@ -212,7 +212,7 @@ class QuantisedFormat(WeightFormat):
             raise CheckpointError(f"the checkpoint's tensor {name} has {told}")
 
     def _patterns(self, values: Tensor) -> Tensor:
-        """Values ``[N, K] i8`` (of FP8 their bytes) as `pack_codes` takes their bits."""
+        """Values ``[N, K] i8`` (of FP8 their bytes) as `pack_values` takes their bits."""
         if self.scheme.table is not None:
             return self._places[values.int()] - _PATTERNS // 2
         return values ^ -128 if self.scheme.is_float8 else values

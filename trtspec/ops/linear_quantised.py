@@ -26,19 +26,19 @@ _SMALLEST = 1e-30  # a group of inputs below is zero
 
 @dataclass(frozen=True)
 class QuantisedWeights:
-    """Packed weights ``W = (code - zero) * scale + offset`` of N outputs and K inputs.
+    """Packed weights ``W = (value - zero) * scale + offset`` of N outputs and K inputs.
 
     packed: ``[ceil(N / 16), ceil(K / D), 16, 4] uint8`` with D = 8 inputs of 4 bits, or D = 4 of 8.
-    Byte ``[p, b, c, j]`` holds ``code + 8`` of output 16 p + c and input 8 b + j in its lower
-    four bits and of input 8 b + 4 + j in the upper ones, or ``code + 128`` of input 4 b + j. Codes
-    beyond N or K are zero.
+    Byte ``[p, b, c, j]`` holds ``value + 8`` of output 16 p + c and input 8 b + j in its lower
+    four bits and of input 8 b + 4 + j in the upper ones, or ``value + 128`` of input 4 b + j.
+    Values beyond N or K are zero.
     scales: ``[ceil(N / 16), G, 16]`` float32, float16 or bfloat16, of group k // group_size.
     zeros: as scales, int8, or None. offsets: as scales, or None; not with zeros.
     input_scales: ``[K]`` of the dtype of x, or None: factors of the inputs.
     permutation: ``[K] i32`` or None: packed input k is input permutation[k] of the layer.
-    table: ``[16] int8`` or None: codes of 4 bits stand for its values, code + 8 being the place,
-    as those of FP4 or NF4 do.
-    e4m3: whether bytes, as those of codes of 8 bits lie, are floats of 4 bits of exponent and 3 of
+    table: ``[16] int8`` or None: values of 4 bits, plus 8, are places in it instead, as those of
+    FP4 or NF4 are.
+    e4m3: whether bytes, as those of values of 8 bits lie, are floats of 4 bits of exponent and 3 of
     mantissa instead (FP8), finite ones. Their products are of floats.
     """
 
@@ -65,17 +65,17 @@ def inputs_per_block(bits: int) -> int:
 def round_weights(
     weight: Tensor, bits: int, group_size: int, scale_dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Round a weight matrix to so many bits, to the nearest code, symmetrically.
+    """Round a weight matrix to so many bits, to the nearest value, symmetrically.
 
     Args:
         weight: [N, K] of finite floats; K at least 1.
-        bits: 8: codes from -127 to 127, as the largest magnitude of a group is 127 times its scale.
-            4: codes from -8 to 7, as the value of that magnitude is -8 times the scale, which may
-            be negative.
+        bits: 8: values from -127 to 127, as the largest magnitude of a group is 127 times its
+            scale. 4: values from -8 to 7, as the weight of that magnitude is -8 times the scale,
+            which may be negative.
         group_size: one of `GROUP_SIZES`.
     Returns:
-        codes [N, K] int8 and scales [N, G]: the weight is nearly codes * scales, with the scale of
-        group k // group_size.
+        values [N, K] int8 and scales [N, G]: the weight is nearly values * scales, with the scale
+        of group k // group_size.
     Raises:
         ConfigError: another group size.
     """
@@ -89,19 +89,19 @@ def round_weights(
     grouped = F.pad(wide, (0, -depth % size)).view(len(wide), -1, size)
     lowest, highest = grouped.amin(2), grouped.amax(2)
     if bits == 8:
-        extreme, code = torch.maximum(highest, -lowest), _MAX
+        extreme, value = torch.maximum(highest, -lowest), _MAX
         low, high = -_MAX, _MAX
     else:
         extreme = torch.where(highest > -lowest, highest, lowest)
         low, high = -(1 << bits - 1), (1 << bits - 1) - 1
-        code = low
-    scales = (extreme / code).to(scale_dtype)
+        value = low
+    scales = (extreme / value).to(scale_dtype)
     # A scale of the smallest weights may round to zero.
     tiny = torch.finfo(scale_dtype).tiny
     scales = torch.where(scales.abs() >= tiny, scales, torch.where(extreme == 0, 1.0, tiny))
     scales = scales.to(scale_dtype)
-    codes = torch.round(grouped / scales.float()[..., None]).clamp(low, high)
-    return codes.view(len(wide), -1)[:, :depth].to(torch.int8), scales
+    values = torch.round(grouped / scales.float()[..., None]).clamp(low, high)
+    return values.view(len(wide), -1)[:, :depth].to(torch.int8), scales
 
 
 def spread(values: Tensor, in_features: int, group_size: int) -> Tensor:
@@ -111,11 +111,11 @@ def spread(values: Tensor, in_features: int, group_size: int) -> Tensor:
     return values.repeat_interleave(group_size, dim=1)[:, :in_features]
 
 
-def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """Codes [N, K] int8 as `QuantisedWeights.packed`."""
-    rows, depth = codes.shape
+def pack_values(values: Tensor, bits: int) -> Tensor:
+    """Values [N, K] int8 as `QuantisedWeights.packed`."""
+    rows, depth = values.shape
     block = inputs_per_block(bits)
-    padded = F.pad(codes, (0, -depth % block, 0, -rows % OUTPUTS))
+    padded = F.pad(values, (0, -depth % block, 0, -rows % OUTPUTS))
     positive = (padded.to(torch.int16) + (1 << bits - 1)).to(torch.uint8)
     by_block = positive.view(-1, OUTPUTS, padded.shape[1] // block, block).transpose(1, 2)
     if bits == 8:
@@ -125,16 +125,16 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
 
 def pack_floats(values: Tensor) -> Tensor:
     """Values [N, K] float8_e4m3fn as `QuantisedWeights.packed`."""
-    return pack_codes(values.view(torch.int8) ^ -128, 8)
+    return pack_values(values.view(torch.int8) ^ -128, 8)
 
 
-def unpack_codes(packed: Tensor, bits: int, out_features: int, in_features: int) -> Tensor:
-    """The codes [N, K] int8 that `pack_codes` packed."""
+def unpack_values(packed: Tensor, bits: int, out_features: int, in_features: int) -> Tensor:
+    """The values [N, K] int8 that `pack_values` packed."""
     if bits == 4:
         packed = torch.cat([packed & 15, packed >> 4], dim=-1)
     by_output = packed.transpose(1, 2).flatten(2).flatten(0, 1)
-    codes = by_output[:out_features, :in_features].to(torch.int16) - (1 << bits - 1)
-    return codes.to(torch.int8)
+    values = by_output[:out_features, :in_features].to(torch.int16) - (1 << bits - 1)
+    return values.to(torch.int8)
 
 
 def pack_groups(values: Tensor) -> Tensor:
@@ -154,8 +154,8 @@ def dequantise(
 ) -> Tensor:
     """The weight [N, K] float32, by which x itself is multiplied: input scales are in it, and its
     inputs are in the layer's order."""
-    codes = unpack_codes(weights.packed, bits, out_features, in_features)
-    return _floats(weights, codes, lambda each: unpack_groups(each, out_features), group_size)
+    values = unpack_values(weights.packed, bits, out_features, in_features)
+    return _floats(weights, values, lambda each: unpack_groups(each, out_features), group_size)
 
 
 def dequantised_rows(
@@ -167,22 +167,22 @@ def dequantised_rows(
     packed = weights.packed[panel, :, output]
     if bits == 4:
         packed = torch.cat([packed & 15, packed >> 4], dim=-1)
-    codes = (packed.flatten(1)[:, :in_features].to(torch.int16) - (1 << bits - 1)).to(torch.int8)
-    return _floats(weights, codes, lambda each: each[panel, :, output], group_size)
+    values = (packed.flatten(1)[:, :in_features].to(torch.int16) - (1 << bits - 1)).to(torch.int8)
+    return _floats(weights, values, lambda each: each[panel, :, output], group_size)
 
 
 def _floats(
-    weights: QuantisedWeights, codes: Tensor, take: Callable[[Tensor], Tensor], group_size: int
+    weights: QuantisedWeights, values: Tensor, take: Callable[[Tensor], Tensor], group_size: int
 ) -> Tensor:
-    """What codes [N, K] stand for, with scales, zeros and offsets [N, G] as ``take`` finds them."""
+    """The weight of values [N, K], with scales, zeros and offsets [N, G] as ``take`` finds them."""
 
-    def spread_out(values: Tensor) -> Tensor:
-        return spread(take(values).float(), codes.shape[1], group_size)
+    def spread_out(part: Tensor) -> Tensor:
+        return spread(take(part).float(), values.shape[1], group_size)
 
     if weights.e4m3:
-        weight = (codes ^ -128).view(torch.float8_e4m3fn).float()
+        weight = (values ^ -128).view(torch.float8_e4m3fn).float()
     else:
-        weight = (codes if weights.table is None else weights.table[codes.int() + 8]).float()
+        weight = (values if weights.table is None else weights.table[values.int() + 8]).float()
     if weights.zeros is not None:
         weight = weight - spread_out(weights.zeros)
     weight = weight * spread_out(weights.scales)
@@ -207,16 +207,16 @@ def round_inputs(x: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
         x: [T, K] floats.
         group_size: of the weights; `input_group` of its inputs share a scale.
     Returns:
-        codes [T, K] int8 from -127 to 127 and scales [T, G] float32, where x is nearly
-        codes * scales: a scale is the largest magnitude of its group over 127.
+        values [T, K] int8 from -127 to 127 and scales [T, G] float32, where x is nearly
+        values * scales: a scale is the largest magnitude of its group over 127.
     """
     size, depth = input_group(group_size), x.shape[1]
     grouped = F.pad(x.float(), (0, -depth % size)).view(len(x), -(-depth // size), size)
     highest = grouped.abs().amax(2)
     is_zero = highest < _SMALLEST
     inverse = torch.where(is_zero, 0.0, _MAX / highest)
-    codes = torch.round(grouped * inverse[..., None]).to(torch.int8)
-    return codes.flatten(1)[:, :depth], torch.where(is_zero, 0.0, highest / _MAX)
+    values = torch.round(grouped * inverse[..., None]).to(torch.int8)
+    return values.flatten(1)[:, :depth], torch.where(is_zero, 0.0, highest / _MAX)
 
 
 def linear_quantised(
@@ -234,7 +234,7 @@ def linear_quantised(
     gated: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """residual + (f(x) W^T + bias), with weights in codes.
+    """residual + (f(x) W^T + bias), with quantised weights.
 
     With ``rounds_inputs`` the products of a group are summed as whole numbers, which is exact, and
     the groups in their order by float32 multiply-adds. So a row's bits depend on its rows of x and
@@ -306,8 +306,8 @@ def linear_quantised_reference(
     x = rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x
     x = _arranged(x, weights)
     if rounds_inputs:
-        codes, scales = round_inputs(x, group_size)
-        x = codes * spread(scales, codes.shape[1], input_group(group_size))
+        values, scales = round_inputs(x, group_size)
+        x = values * spread(scales, values.shape[1], input_group(group_size))
     plain = replace(weights, input_scales=None, permutation=None)
     y = x.float() @ dequantise(plain, bits, group_size, out_features, x.shape[1]).t()
     if bias is not None:

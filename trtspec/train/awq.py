@@ -149,8 +149,8 @@ def quantised_layers(
                 weight = read_tensor(tensors, f"{at}{part}.weight").float()
                 if part in outputs:
                     weight = weight * outputs[part][:, None]
-                codes, scales = round_weights(weight / by, AWQ_BITS, group_size, torch.float16)
-                layers[at + part] = QuantisedLayer(codes, scales, inputs)
+                values, scales = round_weights(weight / by, AWQ_BITS, group_size, torch.float16)
+                layers[at + part] = QuantisedLayer(values, scales, inputs)
     return layers, floats
 
 
