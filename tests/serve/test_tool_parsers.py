@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trtspec.serve.tools.message import Message
+from trtspec.serve.tools.parser import ToolParser
 from trtspec.serve.tools.reasoning import REASONING
 from trtspec.serve.tools.registry import TOOL_PARSERS, tool_parser
 
@@ -47,6 +50,41 @@ def test_a_recorded_answer_cut_at_every_place(case: Recorded) -> None:
         assert grows(read[max(end - 1, 0)], now), case.text[:end]
         assert grows(now, parser.read(case.text[:end], True, TOOLS)), case.text[:end]
     assert grows(read[-1], whole)
+
+
+PIECES = [
+    *(mark for parser in TOOL_PARSERS for mark in parser.marks),
+    *(
+        '{"name": "now", "arguments": ',
+        '{"name":"now","parameters":',
+        "{}",
+        '{"city": "a',
+        '"}',
+        "}",
+    ),
+    *("weather", "now", "function", "\n", " ", "[", "]", ",", ";", '"', "\\", "\\x", "<", "word"),
+    *(
+        "<parameter=city>",
+        "```json\n",
+        "analysis",
+        "final",
+        "commentary to=functions.now",
+        "3",
+        ">",
+    ),
+]
+
+
+@pytest.mark.parametrize("parser", TOOL_PARSERS, ids=lambda parser: parser.name)
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=14))
+def test_any_text_is_read_alike_wherever_it_is_cut(parser: ToolParser, pieces: list[str]) -> None:
+    text, before = "".join(pieces), Message()
+    for end in range(len(text) + 1):
+        now = parser.read(text[:end], False, TOOLS)
+        assert grows(before, now), text[:end]
+        assert grows(now, parser.read(text[:end], True, TOOLS)), text[:end]
+        before = now
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm45", "mistral", "deepseek_v31"])

@@ -12,6 +12,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from trtspec.errors import ConfigError
+from trtspec.serve.settings import ServeSettings
 from trtspec.serve.tools.registry import TOOL_PARSERS
 
 from ..e2e.helpers import TinyModels, assert_no_leak, ngram, open_llm
@@ -302,3 +304,26 @@ def test_a_template_that_writes_calls_in_no_known_way(server: Server, talker: Pa
     answer = server.post("/v1/chat/completions", json={"messages": USER, "tools": PETS})
     server.llm.tokenizer.chat_template = template("hermes")
     assert answer.status_code == 400 and "--tool-call-parser" in answer.json()["error"]["message"]
+
+
+def test_parsers_by_name(talker: Path) -> None:
+    """None: texts stay as they are; a name: whatever the template shows."""
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    body = {"messages": USER, "tools": PETS, "guided_choice": [text]}
+
+    def open_talker() -> Any:
+        return open_llm(talker, skip_tokenizer_init=False)
+
+    with run_server(open_talker, tool_call_parser="none") as server:
+        answer = server.post("/v1/chat/completions", json=body).json()
+        assert answer["choices"][0]["message"]["content"] == text
+        required = {"messages": USER, "tools": PETS, "tool_choice": "required"}
+        refused = server.post("/v1/chat/completions", json=required)
+        assert refused.status_code == 400 and "the server reads none" in refused.text
+    with run_server(open_talker, tool_call_parser="hermes") as server:
+        server.llm.tokenizer.chat_template = "{{ tools }}{{ messages }}"
+        answer = server.post("/v1/chat/completions", json=body).json()
+        assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+    for option in ("tool_call_parser", "reasoning_parser"):
+        with pytest.raises(ConfigError, match=f"{option}='nobody' is not known.* there are auto"):
+            ServeSettings(model_names=("tiny",), **{option: "nobody"})

@@ -19,7 +19,7 @@ from trtspec.serve.schemas import ChatRequest
 from trtspec.serve.settings import ServeSettings
 from trtspec.serve.token_text import TokenText, longest_token
 from trtspec.serve.tools.reader import AnswerReader
-from trtspec.serve.tools.registry import reasoning_parser, tool_parser
+from trtspec.serve.tools.registry import AUTO, reasoning_parser, tool_parser
 from trtspec.version import __version__
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Engine:
         tools = {t.function.name: t.function.parameters or {} for t in body.offered}
         template = choose_template(self.llm.tokenizer, None, bool(tools)).text
         parser = tool_parser(self._settings.tool_call_parser, template)
-        if tools and parser is None:
+        if tools and parser is None and self._settings.tool_call_parser == AUTO:
             raise RequestError(
                 "tools: how this model writes calls is not known from its chat template; start the "
                 "server with --tool-call-parser"

@@ -25,8 +25,12 @@ def read_call(text: str, start: int, stop: str, is_whole: bool) -> tuple[Call, i
     head = _HEAD.match(text, start)
     if head is None:
         return None
+    try:
+        name = str(json.loads(head[1], strict=False))
+    except ValueError:  # an escape that is none
+        return None
     arguments, end = read_object(text, head.end(), stop, is_whole)
-    return Call(str(json.loads(head[1], strict=False)), arguments), end
+    return Call(name, arguments), end
 
 
 def read_object(text: str, start: int, stop: str, is_whole: bool) -> tuple[str, int]:

@@ -77,6 +77,11 @@ class AnswerReader:
             RequestError: both a call and another form are required.
         """
         if self.parser is None or not self.tools:
+            if choice != "auto":
+                raise RequestError(
+                    f"`tool_choice`={choice!r} asks for a call, but the server reads none "
+                    "(--tool-call-parser none)"
+                )
             return asked
         if choice == "auto":
             if asked is None:
