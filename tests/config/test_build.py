@@ -194,12 +194,12 @@ def test_int8_weights() -> None:
     assert BuildConfig.from_dict(asked.to_dict()) == asked
     resolved, reasons = resolve_build(asked, MODEL)
     assert (resolved.dtype, resolved.weight_dtype) == ("float32", "int8")
-    assert (resolved.kv_cache_dtype, resolved.embedding_weight_dtype) == ("bfloat16", "bfloat16")
+    assert (resolved.kv_cache_dtype, resolved.embedding_weight_dtype) == ("float16", "bfloat16")
     assert sum("weights" in reason for reason in reasons) == 1 and "float32" in reasons[0]
     stored = replace(MODEL, storage=NetworkStorage(WeightStorage(bits=8)))
     resolved, reasons = resolve_build(BuildConfig(), stored)
     assert resolved.weight_dtype == "bfloat16" and resolved.activation_dtype == "int8"
-    assert (resolved.dtype, resolved.kv_cache_dtype) == ("float32", "bfloat16")
+    assert (resolved.dtype, resolved.kv_cache_dtype) == ("float32", "float16")
     for dtype, kept in (("bfloat16", "auto"), ("float32", "auto")):  # one is asked for: for all
         narrow, _ = resolve_build(BuildConfig(dtype), stored)
         assert (narrow.dtype, narrow.weight_dtype, narrow.kv_cache_dtype) == (dtype, dtype, kept)

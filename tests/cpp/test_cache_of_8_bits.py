@@ -18,7 +18,7 @@ SAMPLES = [([*random_prompt(410 + i, 20)], 40) for i in range(5)]
 SAMPLES += [([*SAMPLES[0][0][:14], 5, 6], 40)]
 
 
-@pytest.fixture(scope="module", params=["int8", "bfloat16"])
+@pytest.fixture(scope="module", params=["int8", "float16"])
 def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     models = TinyModels(tmp_path_factory.mktemp("kept"))
     drafts = tree(models.draft("llama"), 2, 3, 8)

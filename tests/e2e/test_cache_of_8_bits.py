@@ -28,11 +28,11 @@ RUNS = [
     SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8, seed=5),
 ]
 TIGHT: dict[str, Any] = {"max_num_tokens": 16, "tokens_per_block": 4}
-KEPT = {"int8": {torch.int8, torch.float32}, "bfloat16": {torch.bfloat16, torch.float32}}
+KEPT = {"int8": {torch.int8, torch.float32}, "float16": {torch.float16, torch.float32}}
 """Of values, and of scales or states."""
 KINDS = ("tree", "eagle3", "modules", "medusa", "pard2", "dflash2", "assistant")
 """Of `METHODS`, one for each way in which networks keep K/V."""
-FAST = {*((name, "int8") for name in KINDS), ("dflash2", "bfloat16"), ("assistant", "bfloat16")}
+FAST = {*((name, "int8") for name in KINDS), ("dflash2", "float16"), ("assistant", "float16")}
 MATRIX = pytest.mark.matrix
 
 

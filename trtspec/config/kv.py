@@ -81,7 +81,7 @@ class KvCacheConfig:
     number of blocks between two snapshots of the state in a prefix. A prefix is reused up to its
     last snapshot: closer snapshots save recomputation, but each takes the memory of a state, at the
     expense of cached tokens, and prompt chunks end at snapshots. dtype: of the target's K/V: auto
-    (the engine's dtype, but bfloat16 where that is float32 around quantised weights), bfloat16,
+    (the engine's dtype, but float16 where that is float32 around quantised weights), bfloat16,
     float16 or int8 (also q8_0), with a scale for each token and head. It is fixed when an engine is
     built.
     """

@@ -42,7 +42,7 @@ def weight_dtype() -> str:
 
 KV_CACHE_DTYPE = (
     "in what target and drafts keep K/V: int8 (q8_0), with a scale of each token and head, or "
-    "bfloat16 or float16, on backends aoti and eager; auto (default): --dtype, but bfloat16 where "
+    "bfloat16 or float16, on backends aoti and eager; auto (default): --dtype, but float16 where "
     "weights are quantised"
 )
 
