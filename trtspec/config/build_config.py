@@ -58,10 +58,10 @@ class BuildConfig:
     """What an engine is built for; ConfigError names a value and its limit.
 
     dtype: float32, bfloat16 or float16 (also fp32, bf16, fp16, half), or auto: the checkpoint's,
-    bfloat16 instead of float16 on CPUs; around quantised weights float32, while K/V is float16
-    and weights that stay floats are in the former. max_batch_size: requests in one step. max_seq_len: prompt
-    and output of one request, in tokens; None: what the model was made for (with longrope, the
-    range of its short factors), or less where slots of that length would not fit into memory.
+    bfloat16 instead of float16 on CPUs; around quantised weights float32, while K/V is float16 and
+    weights that stay floats are in the former. max_batch_size: requests in one step. max_seq_len:
+    prompt and output of one request, in tokens; None: what the model was made for (with longrope,
+    the range of its short factors), or less where slots of that length would not fit into memory.
     max_num_tokens: rows in one step, including prefill chunks and draft nodes; None: derived from
     the other two and the drafts. tokens_per_block: tokens in a block of the KV cache, a power of
     two; unused where a sequence has one slot instead of blocks. backend: the name of one of
