@@ -67,7 +67,7 @@ class QuantisedFormat(WeightFormat):
     is_rounded = True
     network_dtype = "float32"
     """A pass takes as long as its weights take to be read: the floats between products cost next to
-    nothing, and in 16 bits they would lose more than the rounded inputs of products do."""
+    nothing, and 16 bits of them would lose accuracy beside the rounded inputs of products."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
