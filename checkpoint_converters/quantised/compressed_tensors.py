@@ -110,13 +110,8 @@ def _nvfp4_scales(module: Module) -> Tensor:
 def _floats(said: Said) -> _Floats:
     bits = said.choice("num_bits", BITS, 8)
     strategy = said.choice("strategy", _OF_FLOATS[bits], _OF_FLOATS[bits][0])
-    block = said.get("block_structure")
-    if strategy != "block":
-        return _Floats(bits, None, strategy == _IN_TWO)
-    sizes = block if isinstance(block, list) else []
-    if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
-        raise said.refuse(f"block_structure {block!r} must be two numbers, of outputs and inputs")
-    return _Floats(bits, (sizes[0], sizes[1]), False)
+    block = said.pair("block_structure") if strategy == "block" else None
+    return _Floats(bits, block, strategy == _IN_TWO)
 
 
 def _weights(group: Said) -> _Weights | _Floats:

@@ -22,12 +22,8 @@ def read_fp8_scheme(said: Said) -> Scheme:
         CheckpointError: another kind of floats, or invalid blocks.
     """
     said.choice("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
-    sizes = said.get(_BLOCK)
-    if sizes is None:
+    if said.get(_BLOCK) is None:
         roles = ("weight", "input_scale")
         return Scheme("FP8", "weight_scale", roles, lambda m: read_fp8(m, "weight_scale"))
-    given = sizes if isinstance(sizes, list) else []
-    if len(given) != 2 or not all(type(size) is int and size > 0 for size in given):
-        raise said.refuse(f"{_BLOCK} {sizes!r} must be two numbers, of outputs and inputs")
-    block, scale = (given[0], given[1]), "weight_scale_inv"
+    block, scale = said.pair(_BLOCK), "weight_scale_inv"
     return Scheme("FP8 in blocks", scale, ("weight",), lambda m: read_fp8(m, scale, block))

@@ -48,6 +48,14 @@ class Said:
             )
         return max(size, 0)
 
+    def pair(self, name: str) -> tuple[int, int]:
+        """Two positive numbers, of outputs and inputs; CheckpointError for anything else."""
+        value = self.get(name)
+        sizes = value if isinstance(value, list) else []
+        if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+            raise self.refuse(f"{name} {value!r} must be two numbers, of outputs and inputs")
+        return sizes[0], sizes[1]
+
     def refuse_set(self, name: str, meaning: str) -> None:
         """Raise CheckpointError if a key has a value."""
         if self.get(name):
