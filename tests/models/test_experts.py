@@ -183,4 +183,4 @@ def test_all_formats_mix_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> No
             ROWS.mixture(mixture(ROWS, gating), *call), want, rtol=1e-4, atol=1e-4
         )
     kept = PANELS if FORMATS[name].is_rounded else FORMATS[name]
-    assert floats_beside(FORMATS[name]) is kept
+    assert floats_beside(FORMATS[name]) == kept
