@@ -77,7 +77,7 @@ class AnswerReader:
             RequestError: both a call and another form are required.
         """
         if self.parser is None or not self.tools:
-            if choice != "auto":
+            if choice not in ("auto", "none"):
                 raise RequestError(
                     f"`tool_choice`={choice!r} asks for a call, but the server reads none "
                     "(--tool-call-parser none)"
