@@ -36,8 +36,8 @@ at::Tensor lora(const at::Tensor& given, const at::Tensor& a, const at::Tensor& 
   const at::Tensor index = given_index.contiguous();
   const int64_t rows = x.size(0), depth = a.size(1), rank = b.size(1), outputs = b.size(2);
   const auto count = int64_t(parts.size());
-  TORCH_CHECK(std::accumulate(parts.begin(), parts.end(), int64_t{0}) == outputs, kLoraOp, ": parts ",
-              parts, " must sum to the ", outputs, " outputs of b");
+  TORCH_CHECK(std::accumulate(parts.begin(), parts.end(), int64_t{0}) == outputs, kLoraOp,
+              ": parts ", parts, " must sum to the ", outputs, " outputs of b");
   TORCH_CHECK(!(gated && norm.has_value()), kLoraOp, ": inputs are gated or normed, not both");
   check_shape(kLoraOp, "x", x, {rows, gated ? 2 * depth : depth});
   check_shape(kLoraOp, "a", a, {b.size(0), depth, count * rank});

@@ -22,8 +22,9 @@ struct LoraParams {
 
 // out = residual + f(x) A B of the row's adapter; residual alone, or zero, for a row without one.
 // Every element of f(x) A is one chain of float multiply-adds over the inputs, every output one over
-// the rank, of its own part's elements; it is rounded once, and the sum with the residual again. So no
-// bit of a row depends on the others or on the number of threads. Adapters of no row are not read.
+// the rank, of its own part's elements; it is rounded once, and the sum with the residual again. So
+// no bit of a row depends on the others or on the number of threads. Adapters of no row are not
+// read.
 void lora(const LoraParams& params);
 
 }  // namespace trtspec
