@@ -211,8 +211,8 @@ SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
     (
         "Accuracy",
         "KL divergence from the floats that a file's weights stand for, over 1,829 positions. Each "
-        "engine rounds the inputs of products to 8 bits; here those of the head are not, and groups "
-        "of `_K` types are smaller than llama.cpp's.",
+        "engine rounds the inputs of products to 8 bits; here those of the head are not, and "
+        "groups of `_K` types are smaller than llama.cpp's.",
         (
             Table(
                 "accuracy-zen5",
