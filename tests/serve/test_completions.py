@@ -318,3 +318,31 @@ def test_echo(server: Server, prompt: Any) -> None:
     assert bare.text == answer.text and bare.logprobs is None
     refused = server.post(json={**options, "echo": True, "stream": True})
     assert refused.status_code == 400 and "`echo`" in refused.json()["error"]["message"]
+
+
+def test_steps(serve: Serve) -> None:
+    """`return_spec_steps` gives each step's tree, whose accepted path is what was emitted; streams
+    and whole answers have the same steps."""
+    asked = {"model": "tiny", "prompt": "the cat sat", "max_tokens": 40, "temperature": 0.0}
+    extra = {"return_spec_steps": True, "return_spec_tokens_details": True}
+    with serve("tree") as server:
+        client = server.client()
+        plain = client.completions.create(**asked)
+        whole = client.completions.create(**asked, extra_body=extra)
+        stream = client.completions.create(**asked, stream=True, extra_body=extra)
+        chunks = [choice for chunk in stream for choice in chunk.choices]
+        (card,) = client.models.list().data
+    assert plain.choices[0].model_extra is not None
+    assert "spec_steps" not in plain.choices[0].model_extra
+    steps = whole.choices[0].spec_steps
+    assert [step for chunk in chunks for step in chunk.spec_steps] == steps
+    figures = whole.metrics["speculative_decoding"]
+    assert sum(len(step["emitted"]) for step in steps) == whole.usage.completion_tokens
+    assert sum(len(step["tokens"]) for step in steps) == figures["num_draft_tokens"]
+    assert sum(len(step["accepted"]) for step in steps) == figures["num_accepted_tokens"] > 0
+    assert any(max(step["parents"].count(p) for p in step["parents"]) > 1 for step in steps[1:3])
+    for step in steps:
+        assert [step["tokens"][node] for node in step["accepted"]] == step["emitted"][:-1]
+        assert [step["parents"][node] for node in step["accepted"]] == [-1, *step["accepted"]][:-1]
+        assert set(step["sources"]) <= {0}
+    assert len(card.draft_sources) == 1

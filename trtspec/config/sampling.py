@@ -132,13 +132,14 @@ class SamplingParams:
     report per position besides the sampled one (0 to 20), from the raw model. prompt_logprobs: the
     same for each token of the prompt but the first; its rows are then computed, not read from the
     prefix cache. detokenize: False returns token ids only; stop strings then cannot be given.
-    speculative: ``{"num_speculative_tokens": K}`` limits this request's drafts to depth K, 0 or
-    None disables them; by default they are as deep as the engine's. The text is the same.
-    guided_decoding: constraints on the text, see `GuidedDecodingParams`; they also decide where the
-    text may end. thinking_budget: most tokens between <think> and </think>; then the latter is
-    forced. logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with the
-    prompt's ids first, that depend on nothing else; or `LogitsProcessor` objects, of which each
-    sequence gets a copy. The last three neither change with drafts nor disable them.
+    return_spec_steps: return the tree of each step and what was accepted of it. speculative:
+    ``{"num_speculative_tokens": K}`` limits this request's drafts to depth K, 0 or None disables
+    them; by default they are as deep as the engine's. The text is the same. guided_decoding:
+    constraints on the text, see `GuidedDecodingParams`; they also decide where the text may end.
+    thinking_budget: most tokens between <think> and </think>; then the latter is forced.
+    logits_processors: functions ``(output_ids, logits [V]) -> logits [V]``, or with the prompt's
+    ids first, that depend on nothing else; or `LogitsProcessor` objects, of which each sequence
+    gets a copy. The last three neither change with drafts nor disable them.
     """
 
     max_tokens: int | None = 32
@@ -163,6 +164,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = True
+    return_spec_steps: bool = False
     speculative: RequestSpeculation | None = None
     guided_decoding: GuidedDecodingParams | None = None
     thinking_budget: int | None = None

@@ -19,7 +19,7 @@ from trtspec.executor.step.prompt_logprobs import PromptLogprobs
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampler import Sampler
 from trtspec.executor.step.step_plan import ScheduledRequest, StepPlan
-from trtspec.executor.step.step_result import StepResult, TokenLogprobs
+from trtspec.executor.step.step_result import SpecStep, StepResult, TokenLogprobs
 from trtspec.executor.step.verification import Verification
 from trtspec.executor.text.stopping import StopChecker
 from trtspec.log import logger
@@ -32,6 +32,7 @@ class StepOutput:
     request: Request
     tokens: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] | None = None
+    spec_step: SpecStep | None = None
     error: TrtspecError | None = None
     prompt_logprobs: PromptLogprobs | None = None
 
@@ -295,7 +296,8 @@ class PyExecutor:
             verified = drafts.counts[i], drafts.max_depths[i], by_source
             name = None if request.adapter is None else request.adapter.name
             self.metrics.record_verify(request.id, count, *verified, adapter=name)
-        return StepOutput(request, tokens, result.logprobs.get(i))
+        spec_step = result.spec_step(i) if request.params.return_spec_steps else None
+        return StepOutput(request, tokens, result.logprobs.get(i), spec_step)
 
     def _end(self, request: Request) -> None:
         self._scheduler.finish(request)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.step.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import SpecStep, TokenLogprobs
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class Growth:
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
+    spec_steps: list[SpecStep] | None
     finish_reason: str | None
 
 
@@ -40,6 +41,7 @@ class _Mark:
     index: int
     tokens: int
     chars: int
+    steps: int
     metrics: SpeculativeMetrics
     finished: bool
     error: TrtspecError | None
@@ -228,18 +230,20 @@ class GenerationHandle:
             ends = completion.finished and not past.finished
             if not (tokens or text or ends):
                 continue
-            entries = completion.logprobs
+            entries, steps = completion.logprobs, completion.spec_steps
             grown.append(
                 Growth(
                     completion.index,
                     text,
                     tokens,
                     None if entries is None else entries[past.tokens :],
+                    None if steps is None else steps[past.steps :],
                     completion.finish_reason if ends else None,
                 )
             )
             past.tokens += len(tokens)
             past.chars += len(text)
+            past.steps = len(steps or ())
             past.finished = completion.finished
         return (grown, self._ended) if grown or self._ended else None
 
@@ -250,6 +254,7 @@ class _Seen:
 
     tokens: int = 0
     chars: int = 0
+    steps: int = 0
     finished: bool = False
 
 
@@ -258,6 +263,7 @@ def _mark(completion: CompletionOutput, error: TrtspecError | None) -> _Mark:
         completion.index,
         len(completion.token_ids),
         len(completion.text),
+        len(completion.spec_steps or ()),
         SpeculativeMetrics.merged([completion.metrics]),
         completion.finished,
         error,
@@ -283,6 +289,8 @@ def _cut(completion: CompletionOutput, mark: _Mark | None) -> CompletionOutput:
     taken.text = completion.text[: mark.chars]
     if completion.logprobs is not None:
         taken.logprobs = completion.logprobs[: mark.tokens] or None
+    if completion.spec_steps is not None:
+        taken.spec_steps = completion.spec_steps[: mark.steps] or None
     taken.metrics = mark.metrics
     if not mark.tokens:
         taken.first_token_time = taken.queue_time = None

@@ -11,7 +11,7 @@ from trtspec.config.sampling import SamplingParams
 from trtspec.errors import TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.step.prompt_logprobs import PromptLogprobs
-from trtspec.executor.step.step_result import TokenLogprobs
+from trtspec.executor.step.step_result import SpecStep, TokenLogprobs
 
 Acceptance: TypeAlias = Literal["lossless", "simulated", "lossy_typical"]
 
@@ -58,7 +58,8 @@ class CompletionOutput(_Readable):
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
     "length", "abort", "error", or None while it runs. ``logprobs``, if requested, has one entry per
     token, from the raw model; ``cumulative_logprob`` is their sum over the sampled tokens. ``seed``
-    reproduces this sequence (with the same sample index). ``first_token_time`` and ``finish_time``
+    reproduces this sequence (with the same sample index). ``spec_steps``, if requested, has one entry
+    per step that emitted tokens. ``first_token_time`` and ``finish_time``
     are times of `time.monotonic`; ``queue_time`` is the seconds until its first step, None before.
     ``num_cached_tokens``: prompt tokens that came from the prefix cache; 0 until the first step,
     and the same with speculation and without. ``kv_transfer_params`` says where its hidden states
@@ -70,6 +71,7 @@ class CompletionOutput(_Readable):
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
+    spec_steps: list[SpecStep] | None = field(default=None, repr=False)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     metrics: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)

@@ -247,6 +247,10 @@ class Worker:
                 if completion.logprobs is None:
                     completion.logprobs = []
                 completion.logprobs.extend(step.logprobs)
+            if step.spec_step is not None:
+                if completion.spec_steps is None:
+                    completion.spec_steps = []
+                completion.spec_steps.append(step.spec_step)
             if step.request.finish_reason is not None:
                 completion.stop_reason = sequence.stop.stop_reason
                 if step.request.transfer is None or step.error is not None:

@@ -164,6 +164,12 @@ class DraftBatch:
             return ([count], [len(rows) - 1]) if count else ([], [])
         return _by_source(self.address, item, rows)
 
+    def sources(self, item: int) -> list[int | None]:
+        """The source of each node of an item; None for a node that none proposed."""
+        rows = range(1, self.counts[item] + 1)
+        found = [self.by_source(item, [0, row])[1] for row in rows]
+        return [kept.index(1) if 1 in kept else None for kept in found]
+
     def __len__(self) -> int:
         """Items."""
         return len(self.counts)

@@ -14,6 +14,7 @@ from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.errors import ApiError, to_json
 from trtspec.serve.logprobs import CompletionLogprobs
+from trtspec.serve.spec_steps import spec_steps
 from trtspec.serve.token_text import TokenText
 from trtspec.serve.tools.message import Message
 
@@ -145,6 +146,7 @@ class ChoicePayloads(Payloads):
         for g in grown:
             completion = output.outputs[g.index]
             choice = {"finish_reason": g.finish_reason, **self._delta(prompt, g, output)}
+            choice |= spec_steps(g.spec_steps, self._tokens)
             if g.finish_reason is not None:
                 choice["stop_reason"] = completion.stop_reason
                 choice["seed"] = completion.seed
@@ -170,12 +172,12 @@ class ChoicePayloads(Payloads):
             self._forms[index] = self._form()
         return self._forms[index](entries)
 
-    @staticmethod
-    def _end(completion: CompletionOutput) -> dict[str, Any]:
+    def _end(self, completion: CompletionOutput) -> dict[str, Any]:
         return {
             "finish_reason": completion.finish_reason,
             "stop_reason": completion.stop_reason,
             "seed": completion.seed,
+            **spec_steps(completion.spec_steps, self._tokens),
             **_transfer(completion),
         }
 

@@ -235,6 +235,7 @@ def _timeout(request: Request, limit: float | None) -> float | None:
 
 
 def _model(engine: Engine, name: str, parent: str | None = None) -> dict[str, Any]:
+    speculation = engine.llm.speculation
     return {
         "id": name,
         "object": "model",
@@ -243,6 +244,7 @@ def _model(engine: Engine, name: str, parent: str | None = None) -> dict[str, An
         "root": name,
         "parent": parent,
         "max_model_len": engine.llm.limits.max_seq_len,
+        "draft_sources": [m.method for m in speculation.members] if speculation else [],
     }
 
 

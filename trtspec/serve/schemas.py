@@ -112,6 +112,7 @@ class _Generation(Body):
     priority: Annotated[Integer, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
     return_spec_tokens_details: bool | None = None
+    return_spec_steps: bool | None = None
     speculative: Speculative | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -161,7 +162,7 @@ class _Generation(Body):
             "max_tokens", "min_tokens", "presence_penalty", "frequency_penalty",
             "repetition_penalty", "logit_bias", "bad_words", "ignore_eos",
             "include_stop_str_in_output", "skip_special_tokens", "guided_decoding",
-            "thinking_budget",
+            "thinking_budget", "return_spec_steps",
         )  # fmt: skip
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.speculative is not None:

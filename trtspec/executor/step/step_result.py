@@ -25,6 +25,22 @@ class TokenLogprobs:
     top: dict[int, float]
 
 
+@dataclass(frozen=True)
+class SpecStep:
+    """What a step emitted for one request, and the tree that it verified.
+
+    emitted: the tokens of the accepted nodes, then the bonus token. accepted: the places of these
+    nodes. tokens, parents, sources: of each node, see `DraftBatch`; parent -1 is the root, and a
+    node without a source was forced by a processor.
+    """
+
+    emitted: list[int]
+    accepted: list[int]
+    tokens: list[int]
+    parents: list[int]
+    sources: list[int | None]
+
+
 @dataclass(slots=True)
 class StepResult:
     """Columns of values by item of a step's plan, in order.
@@ -90,6 +106,13 @@ class StepResult:
     def failures(self) -> list[bool]:
         """Whether each item failed."""
         return [end == "error" for end in self.ends]
+
+    def spec_step(self, i: int) -> SpecStep:
+        """What item i emits, with its tree."""
+        accepted = [row - 1 for row in self.accepted_rows(i)[1:]]
+        tree = self.drafts[i]
+        columns = tree.tokens.tolist(), tree.parents.tolist(), self.drafts.sources(i)
+        return SpecStep(self.emitted(i), accepted, *columns)
 
     def cut(self, i: int, count: int, reason: str | None) -> None:
         """End the text of item i, for that reason, with the first ``count`` tokens it emits."""
