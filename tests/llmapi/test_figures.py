@@ -73,6 +73,22 @@ def test_simulated_outputs_say_so(
         assert failed.error is not None and failed.acceptance == served.acceptance == wanted
 
 
+def test_snapshots_have_the_steps_of_their_tokens(text_model: TextModel) -> None:
+    params = SamplingParams(max_tokens=20, n=2, temperature=0.8, seed=1, return_spec_steps=True)
+    with text_model.open("tree") as llm:
+        snapshots = [*llm.generate_async("the cat", params, streaming=True)]
+        (without,) = llm.generate(["the cat"], SamplingParams(max_tokens=4), use_tqdm=False)
+    assert without.outputs[0].spec_steps is None
+    for output in snapshots:
+        for completion in output.outputs:
+            steps = completion.spec_steps or []
+            assert [t for step in steps for t in step.emitted] == completion.token_ids
+    for completion in snapshots[-1].outputs:
+        steps = (completion.spec_steps or [])[1:]  # the first token is the prompt's
+        assert len(steps) == completion.metrics.num_steps
+        assert sum(len(step.tokens) for step in steps) == completion.metrics.num_draft_tokens
+
+
 def test_failed_steps_are_counted(text_model: TextModel) -> None:
     """Those that failed as a whole: a request that cannot be served is none, and a good step ends
     the row."""

@@ -54,6 +54,8 @@ def test_nodes_know_who_proposed_them() -> None:
     shaped = DraftBatch.of([TokenTree([7, 8, 8], [-1, 0, -1]), None])
     assert shaped.by_source(0, [0, 1]) == ([3], [1])
     assert shaped.attributed(both).by_source(0, [0, 1]) == ([0, 1, 0, 0, 1], [0, 1, 0, 0, 0])
+    assert shaped.sources(0) == [0, 0, 0]
+    assert shaped.attributed(both).sources(0) == [1, None, 4]
     assert both == DraftBatch.of([*both])  # it counts for nothing
     with pytest.raises(ValueError, match="a source is 0 to 254, got 255"):
         DraftBatch.merge([first, second], [0, 255])

@@ -11,7 +11,7 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 
-from ..e2e.helpers import ngram, open_llm
+from ..e2e.helpers import ngram, open_llm, tree
 from ..llmapi.conftest import TextModel
 from .conftest import Serve, Server, run_server
 
@@ -320,29 +320,36 @@ def test_echo(server: Server, prompt: Any) -> None:
     assert refused.status_code == 400 and "`echo`" in refused.json()["error"]["message"]
 
 
-def test_steps(serve: Serve) -> None:
+def test_steps(text_model: TextModel) -> None:
     """`return_spec_steps` gives each step's tree, whose accepted path is what was emitted; streams
     and whole answers have the same steps."""
-    asked = {"model": "tiny", "prompt": "the cat sat", "max_tokens": 40, "temperature": 0.0}
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "the cat sat", "max_tokens": 60}
+    asked["temperature"] = 0.0
     extra = {"return_spec_steps": True, "return_spec_tokens_details": True}
-    with serve("tree") as server:
+    members = [ngram(4), tree(text_model.draft, 3, 3, 9)]
+    config = {"method": "hybrid", "drafters": members, "num_draft_tokens": 12}
+    options = {"skip_tokenizer_init": False}
+    with run_server(lambda: open_llm(text_model.folder, config, **options)) as server:
         client = server.client()
         plain = client.completions.create(**asked)
-        whole = client.completions.create(**asked, extra_body=extra)
+        whole: Any = client.completions.create(**asked, extra_body=extra)
         stream = client.completions.create(**asked, stream=True, extra_body=extra)
-        chunks = [choice for chunk in stream for choice in chunk.choices]
-        (card,) = client.models.list().data
-    assert plain.choices[0].model_extra is not None
-    assert "spec_steps" not in plain.choices[0].model_extra
+        chunks: list[Any] = [choice for chunk in stream for choice in chunk.choices]
+        card: Any = client.models.list().data[0]
+    assert "spec_steps" not in plain.choices[0].to_dict()
     steps = whole.choices[0].spec_steps
     assert [step for chunk in chunks for step in chunk.spec_steps] == steps
-    figures = whole.metrics["speculative_decoding"]
     assert sum(len(step["emitted"]) for step in steps) == whole.usage.completion_tokens
-    assert sum(len(step["tokens"]) for step in steps) == figures["num_draft_tokens"]
-    assert sum(len(step["accepted"]) for step in steps) == figures["num_accepted_tokens"] > 0
-    assert any(max(step["parents"].count(p) for p in step["parents"]) > 1 for step in steps[1:3])
     for step in steps:
-        assert [step["tokens"][node] for node in step["accepted"]] == step["emitted"][:-1]
-        assert [step["parents"][node] for node in step["accepted"]] == [-1, *step["accepted"]][:-1]
-        assert set(step["sources"]) <= {0}
-    assert len(card.draft_sources) == 1
+        accepted = step["accepted"]
+        assert [step["tokens"][node] for node in accepted] == step["emitted"][:-1]
+        assert [step["parents"][node] for node in accepted] == [-1, *accepted][:-1]
+    figures = whole.metrics["speculative_decoding"]
+    assert card.draft_sources == ["ngram", "draft_model"]
+    for source in (0, 1):
+        found = [[s == source for s in step["sources"]] for step in steps]
+        assert sum(map(sum, found)) == figures["num_draft_tokens_per_source"][source] > 0
+        kept = sum(
+            own[node] for step, own in zip(steps, found, strict=True) for node in step["accepted"]
+        )
+        assert kept == figures["num_accepted_tokens_per_source"][source] > 0
