@@ -1,7 +1,11 @@
-"""The start page in a real browser; skipped where there is none."""
+"""The start page in a real browser; skipped where there is none.
+
+It needs `pip install playwright` and a Chromium of the system, such as Debian's package.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -118,7 +122,9 @@ def test_a_conversation(page: Any, union: Server) -> None:
     page.fill("#seed", "4")
     page.click("#again")
     _done(page)
-    other = client.chat.completions.create(messages=turns, **{**asked, "temperature": 0.7, "seed": 4})
+    other = client.chat.completions.create(
+        messages=turns, **{**asked, "temperature": 0.7, "seed": 4}
+    )
     assert page.locator(".text").count() == 2
     assert page.locator(".text").nth(1).text_content() == other.choices[0].message.content
 
@@ -188,3 +194,38 @@ def test_stop_and_refusals(page: Any, union: Server, monkeypatch: pytest.MonkeyP
     assert page.locator("#error").inner_text() == ""
     page.get_by_role("button", name="New chat").click()
     assert page.locator("article").count() == 0
+
+
+def test_who_proposed_what(page: Any) -> None:
+    """Characters that several tokens share, hidden marks, reasoning and forced tokens."""
+    emitted = ["<think>", "hm", "</think>", "a", "bytes:\\xe2\\x82", "bytes:\\xac", "<b>"]
+    step = {"emitted": emitted, "accepted": [0, 1, 2, 3, 4, 5], "tokens": emitted[:-1]}
+    step |= {"parents": [-1, 0, 1, 2, 3, 4], "sources": [0, 0, 0, 1, 0, None]}
+    delta = {"reasoning_content": "hm", "content": "a\u20ac<b>"}
+    chunk = {"choices": [{"delta": delta, "spec_steps": [step], "finish_reason": "stop"}]}
+    body = f": waiting\n\ndata: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    answer = {"content_type": "text/event-stream", "body": body}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(**answer))
+    page.fill("#prompt", ASKED)
+    page.click("#go")
+    _done(page)
+    look = "found => found.map(e => [e.className, e.textContent])"
+    assert page.locator(".thought span").evaluate_all(look) == [["s0", "hm"]]
+    expected = [["s1", "a"], ["forced", "\u20ac"], ["target", "<b>"]]
+    assert page.locator(".text span").evaluate_all(look) == expected
+
+
+def test_a_model_without_a_chat_template(
+    page: Any, union: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(union.llm.tokenizer, "chat_template", None)
+    page.locator("#key").dispatch_event("change")
+    expect(page.locator("#mode")).to_have_value("text")
+    page.fill("#prompt", ASKED)
+    page.keyboard.press("Control+Enter")
+    _done(page)
+    client = union.client(api_key="key")
+    asked: dict[str, Any] = {"max_tokens": 80, "temperature": 0.0}
+    expected = client.completions.create(model="tiny", prompt=ASKED, **asked)
+    assert page.locator(".text").text_content() == expected.choices[0].text
+    page.problems.clear()  # the 400

@@ -58,9 +58,9 @@ class CompletionOutput(_Readable):
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string; ``stop_reason`` says which),
     "length", "abort", "error", or None while it runs. ``logprobs``, if requested, has one entry per
     token, from the raw model; ``cumulative_logprob`` is their sum over the sampled tokens. ``seed``
-    reproduces this sequence (with the same sample index). ``spec_steps``, if requested, has one entry
-    per step that emitted tokens. ``first_token_time`` and ``finish_time``
-    are times of `time.monotonic`; ``queue_time`` is the seconds until its first step, None before.
+    reproduces this sequence (with the same sample index). ``spec_steps``, if requested, has one
+    entry per step that emitted tokens. ``first_token_time`` and ``finish_time`` are times of
+    `time.monotonic`; ``queue_time`` is the seconds until its first step, None before.
     ``num_cached_tokens``: prompt tokens that came from the prefix cache; 0 until the first step,
     and the same with speculation and without. ``kv_transfer_params`` says where its hidden states
     were written (``hidden_states_path``), with the method extract_hidden_states.
