@@ -122,9 +122,8 @@ def test_a_conversation(page: Any, union: Server) -> None:
     page.fill("#seed", "4")
     page.click("#again")
     _done(page)
-    other = client.chat.completions.create(
-        messages=turns, **{**asked, "temperature": 0.7, "seed": 4}
-    )
+    asked |= {"temperature": 0.7, "seed": 4}
+    other = client.chat.completions.create(messages=turns, **asked)
     assert page.locator(".text").count() == 2
     assert page.locator(".text").nth(1).text_content() == other.choices[0].message.content
 
