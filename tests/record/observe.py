@@ -23,7 +23,7 @@ Entries = dict[str, Any]
 """A line of the record each: what it is about, and a plain value."""
 
 ALL = {**METHODS, **VARIANTS}
-_ELSEWHERE = ("fingerprints", "environment", "weights")
+_ELSEWHERE = ("fingerprints", "environment", "weights", "written_by")
 """Parts of a contract that name a machine, versions or checkpoints, and those that the record has
 of the weight files themselves."""
 
