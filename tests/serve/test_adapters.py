@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from trtspec import LLM
+from trtspec.commands.serve import llm_options, make_parser
+from trtspec.errors import ConfigError
 
 from ..llmapi.conftest import TextModel
 from .conftest import Server, run_server
@@ -120,3 +122,11 @@ def test_clients_may_not_unless_they_are_let(text_model: TextModel, root: Path) 
     with run_server(open_llm) as running:
         for answer in (load(running, "other", str(root / "one")), unload(running, "other")):
             assert answer.status_code == 403 and "--lora-dir" in answer.text
+
+
+@pytest.mark.parametrize("named", [[], ["--served-model-name", "other", "tiny"]])
+def test_no_adapter_is_called_as_the_model(named: list[str]) -> None:
+    """Who asks for it would get the model, without a word."""
+    args = make_parser().parse_args(["tiny", *named, "--lora-modules", "a=x", "tiny=y"])
+    with pytest.raises(ConfigError, match="'tiny' is a name of the model itself"):
+        llm_options(args)

@@ -235,7 +235,14 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     for name in options.keys() & peers.keys():
         raise ConfigError(f"--{name} is given twice")
     options |= peers
-    LLMConfig(**options).build_config()
+    config = LLMConfig(**options)
+    config.build_config()
+    for name in _model_names(args):
+        if name in config.lora_modules:
+            raise ConfigError(
+                f"--lora-modules: {name!r} is a name of the model itself, which clients that ask "
+                "for it would get; name the adapter otherwise"
+            )
     return options
 
 
@@ -267,11 +274,15 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         **{name: getattr(args, name) for name in names},
         "keep_alive": args.keep_alive_timeout,
-        "model_names": args.served_model_name or [args.model],
+        "model_names": _model_names(args),
         "api_keys": keys or [],
         "request_metrics": args.per_request_spec_decode_metrics == "summary",
         "log_requests": not args.disable_log_requests,
     }
+
+
+def _model_names(args: argparse.Namespace) -> list[str]:
+    return args.served_model_name or [args.model]
 
 
 def _template(path: Path | None) -> str | None:
