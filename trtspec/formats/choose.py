@@ -1,4 +1,4 @@
-"""Which formats a build's networks get, from what was asked for and what the checkpoint holds."""
+"""Choose the weight formats of a build's networks, from its options and its checkpoint."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ def formats_of(
     storage: NetworkStorage | None = None,
     rounds_head: bool = False,
 ) -> NetworkFormats:
-    """Of a network in a resolved build, whose weights are kept as ``storage`` says; floats lie in
-    panels where the ops of trtspec read them. ``rounds_head``: whether products with heads round
-    their inputs if the others do: a draft's, which may be wrong. In logits that costs as much
-    accuracy as in several layers. A head that it borrows is of its own format here."""
+    """The formats of one network of a resolved build.
+
+    in_panels: whether floats are laid out in panels, for the ops of trtspec. storage: how the
+    checkpoint quantised the weights that are kept as they are. rounds_head: whether products with
+    heads round their inputs where other products do. This costs logits as much accuracy as it does
+    in several layers, so only a draft, which may be wrong, affords it. The formats of what a draft
+    borrows are those of the network's own head and embedding here.
+    """
     rounds = build.activation_dtype not in ("auto", *DTYPES)
     rounds_head = rounds and rounds_head
 
@@ -54,7 +58,7 @@ def formats_of(
     elif name not in ("auto", build.dtype):
         embedding = floats_of(name, build.dtype, in_panels=False)
     schemes = () if storage is None else storage.schemes
-    # Engines that were built before say auto, and have floats.
+    # Engine folders of earlier versions say auto, and hold embeddings in floats.
     return NetworkFormats(
         layers,
         head,
@@ -69,8 +73,8 @@ def formats_of(
 
 
 def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str) -> tuple[str, str]:
-    """The dtype that a network computes in, and that of its floats, where none is asked for.
-    ``stored``: see `resolve_weights`; ``floats``: that of the checkpoint's."""
+    """The default dtypes of a network: the one it computes in, and that of its float weights.
+    ``stored``: see `resolve_weights`. ``floats``: the dtype of the checkpoint's floats."""
     kind = format_kinds().get(asked.weight_dtype)
     if stored is not None and asked.weight_dtype not in DTYPES:
         weights = kept_format(stored.usual, False)
@@ -86,8 +90,8 @@ def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str)
 def kept_storage(
     asked: BuildConfig, storage: NetworkStorage | None, place: Place, floats: str
 ) -> NetworkStorage | None:
-    """What of a checkpoint's quantised weights a build keeps as it is: all, unless floats were
-    asked for, which might be ``floats``.
+    """The quantised weights of a checkpoint that a build keeps as they are: all of them, or None if
+    floats were asked for. ``floats``: the dtype that messages recommend for floats.
 
     Raises:
         ConfigError: no kernel reads them there, or they have more bits than were asked for.
@@ -123,13 +127,15 @@ def resolve_weights(
     place: Place,
     floats: str | None = None,
 ) -> tuple[BuildConfig, list[str]]:
-    """The build, which computes in ``dtype``, with all that it says of weights made concrete, and a
-    line for each choice made. ``stored``: how the checkpoint's weights are quantised, None if they
-    are floats; see `kept_storage`. ``floats``: in what weights that stay so are kept, where nothing
-    is said; None: in ``dtype``.
+    """Replace every default among a build's weight options; returns the build, and a line for each
+    choice made.
+
+    dtype: what the network computes in. stored: how the checkpoint's weights are quantised; None:
+    they are floats. `kept_storage` decides whether they stay quantised. floats: the default dtype
+    of float weights; None: ``dtype``.
 
     Raises:
-        ConfigError: what was asked for is unknown, or does not fit dtype, checkpoint or place.
+        ConfigError: an option is unknown, or does not fit the dtype, the checkpoint or the place.
     """
     reasons: list[str] = []
     floats = floats or dtype
@@ -168,8 +174,8 @@ def resolve_weights(
 
 
 def check_tied(build: BuildConfig, tied: bool) -> None:
-    """ConfigError for a resolved build whose embedding would be rounded beside the floats of a
-    head that it is tied to, out of which it is read for nothing."""
+    """ConfigError if a resolved build quantises an embedding that is tied to a head of floats: its
+    rows can be read from the head, so a table of its own would only take memory."""
     rows, head, kinds = build.embedding_weight_dtype, build.head_weight_dtype, format_kinds()
     if tied and rows in kinds and head not in kinds:
         raise ConfigError(
@@ -221,7 +227,7 @@ def _check_place(flag: str, name: str, place: Place) -> None:
 
 
 def _activation(asked: str, dtype: str, names: tuple[str, ...], kept: NetworkStorage | None) -> str:
-    """In what the products of layers in these formats, or kept so, are computed."""
+    """The ``activation_dtype`` of a network with weights in the formats ``names``, and ``kept``."""
     kinds = format_kinds()
     able = [kinds[name].rounded_inputs for name in names if name in kinds]
     able += [] if kept is None else map(activations_kept, kept.schemes)

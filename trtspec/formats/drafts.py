@@ -1,5 +1,6 @@
-"""Which formats drafts get whose weights are not as their target's: a copy of it with fewer bits,
-a language model, a draft of floats beside a quantised target, and any that asks for its own."""
+"""Choose the weight formats of drafts that differ from their target in this: a copy of the target
+in fewer bits, a language model, a draft of floats beside a quantised target, and any draft with
+weight options of its own."""
 
 from __future__ import annotations
 
@@ -17,14 +18,18 @@ from trtspec.formats.choose import resolve_weights
 from trtspec.formats.registry import format_kinds, weight_dtypes
 
 MOST_KEPT = 100_000_000
-"""Bytes from which on a language model that drafts is read in few bits, where nobody says how."""
+"""Bytes of weights above which a draft that is a language model is quantised by default. Fewer bits
+cost accepted drafts, but every pass of the draft reads all of its weights."""
 
 
 @dataclass(frozen=True)
 class DraftFormat:
-    """How a draft keeps its weights. weights: None: as its target does. rounds, rounds_head:
-    whether what its checkpoint quantised, or the head of that, is quantised again. bits: what has
-    no more of them stays as the checkpoint has it. reasons: a line for each choice made."""
+    """How a draft keeps its weights.
+
+    weights: its weight options; None: those of its target. rounds, rounds_head: whether its layers,
+    or its head, are quantised again where its checkpoint already quantised them. bits: quantised
+    weights with no more bits than this are kept even then. reasons: a line for each choice made.
+    """
 
     weights: DraftWeights | None
     rounds: bool
@@ -33,8 +38,9 @@ class DraftFormat:
     bits: int = 0
 
     def kept_by(self, asked: BuildConfig) -> BuildConfig:
-        """The build that was asked for, as far as it says what is kept of a checkpoint whose linear
-        layers are rounded: tables alone are left, which no weight_dtype is about."""
+        """The user's build options, as they apply to what is kept of the draft's checkpoint. If
+        its layers are quantised again, only embeddings are left, to which no weight_dtype
+        applies."""
         if not self.rounds or asked.weight_dtype in DTYPES:
             return asked
         return replace(asked, weight_dtype=AUTO, weight_group_size=None)
@@ -49,13 +55,14 @@ def resolve_draft(
     size: int | None,
     place: Place,
 ) -> DraftFormat:
-    """How a draft with a checkpoint of its own keeps its weights. ``build``: the target's,
-    resolved; ``build_asked``: before. ``kept``: how weights of the target's checkpoint are
-    quantised that it keeps so; ``stored``: those of the draft's. ``size``: bytes of a language
-    model's weights, if it keeps them as they are; None: of another network.
+    """How a draft with a checkpoint of its own keeps its weights.
+
+    build: the target's build, resolved; build_asked: the same as the user gave it. kept: the
+    quantised weights that the target keeps. stored: how the draft's checkpoint is quantised. size:
+    bytes of a language model's weights as its checkpoint has them; None: the draft is none.
 
     Raises:
-        ConfigError: what was asked for is unknown, or not available there.
+        ConfigError: an option of the draft is unknown, or not available there.
     """
     name, reasons = asked.weight_dtype, []
     floats_asked = build_asked.weight_dtype in DTYPES
@@ -107,13 +114,14 @@ def resolve_draft(
 def resolve_copy(
     asked: DraftWeights, build: BuildConfig, kept: NetworkStorage | None, place: Place
 ) -> DraftFormat:
-    """How the copy of a target keeps its weights, with all made concrete. ``build``: the target's,
-    resolved; ``kept``: how its checkpoint's weights are quantised that it keeps so. The copy is
-    rounded from floats, those that a quantised checkpoint stands for.
+    """How the copy of a target that drafts keeps its weights, with every default replaced. It is
+    quantised from floats; a quantised checkpoint is dequantised first.
+
+    build: the target's build, resolved. kept: the quantised weights that the target keeps.
 
     Raises:
-        ConfigError: its weights would have as many bits as the target's or more, or what was asked
-            for is unknown or not available there.
+        ConfigError: the copy would not have fewer bits than the target, or an option is unknown or
+            not available there.
     """
     target = kept.usual.name if kept is not None else build.weight_dtype
     bits = kept.usual.bits if kept is not None else _bits(target)
@@ -143,10 +151,10 @@ def resolve_copy(
 def rounded_beside(
     kept: NetworkStorage | None, asked: BuildConfig, build: BuildConfig, place: Place
 ) -> tuple[DraftWeights | None, list[str]]:
-    """How a draft of floats keeps its weights beside a target that keeps ``kept`` of its
-    checkpoint, and a line about that: in the most bits that there are, which hardly change what it
-    proposes. None: as the build says, which is right where the target has floats, or
-    weight_dtype was ``asked`` for. ``build``: the target's, resolved."""
+    """Weight options for a draft of floats whose target keeps the quantised weights ``kept``, and a
+    line about that choice: the format with the most bits, which hardly changes what is drafted.
+    None, and no line, if the target has floats or weight_dtype was ``asked`` for: the options of
+    the build apply. ``build``: the target's, resolved."""
     if kept is None or asked.weight_dtype != AUTO:
         return None, []
     kinds = format_kinds()
@@ -157,7 +165,7 @@ def rounded_beside(
 
 
 def _bits(name: str) -> int:
-    """Of a weight, of a format or a dtype by name; 0: not known."""
+    """Bits of a weight in a format or dtype, by its name; 0: unknown."""
     kind = format_kinds().get(name)
     if kind is not None:
         return kind.bits

@@ -1,4 +1,4 @@
-"""NetworkFormats: which weight format each layer of a network has."""
+"""NetworkFormats: the weight format of each layer of a network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trtspec.formats.joined import joined
 
 @dataclass(frozen=True)
 class NetworkFormats:
-    """The formats of a network's linear layers, asked for where a layer is built.
+    """The formats of a network's weights, looked up while its layers are built.
 
-    layers: of all but heads. head: of the network's own heads. target_head: of the head of its
-    target, which a draft may borrow (of a target, its own). storage: how weights lie in the
-    checkpoint that are kept so, whatever the others are; kept, kept_heads: the formats of these
-    schemes, in layers, and in heads and tables. within: the beginning of the names, as a checkpoint
-    has them, of what is built: ``layers.0.attn.``. embedding, target_embedding: of tables of
-    embeddings, its own and its target's; None: floats of the network's dtype. keeps_rows: whether
-    these, too, are kept as storage says.
+    layers: the format of linear layers other than heads. head: that of the network's own heads.
+    target_head: that of the target's head, which a draft may borrow; for a target, its own.
+    storage: the quantised weights of the checkpoint that are kept, whose formats come first. kept,
+    kept_heads: the format of each of their schemes, in layers, and in heads and embeddings. within:
+    prefix of the part that is being built, as checkpoints name it: ``layers.0.attn.``. embedding,
+    target_embedding: the formats of the network's and the target's embedding; None: floats of the
+    network's dtype. keeps_rows: whether a quantised embedding is kept too.
     """
 
     layers: WeightFormat
@@ -38,33 +38,33 @@ class NetworkFormats:
 
     @classmethod
     def uniform(cls, weights: WeightFormat) -> NetworkFormats:
-        """One format for all parts."""
+        """The same format for everything."""
         return cls(weights, weights, weights)
 
     def at(self, name: str) -> NetworkFormats:
-        """Those of a part of what is built."""
+        """The formats within a part, by its name in what is being built."""
         return replace(self, within=f"{self.within}{name}.")
 
     def of(self, outputs: Mapping[str, int]) -> WeightFormat:
-        """That of a layer which is made of these weights, by name less ``.weight``, one behind the
-        other along its outputs, with so many outputs each."""
+        """The format of a layer whose outputs are those of one or several weights, in this order.
+        ``outputs``: how many each has, by name without ``.weight``."""
         return joined((count, self._one(name, self.layers)) for name, count in outputs.items())
 
     def of_head(self, name: str) -> WeightFormat:
-        """That of a head of its own, which is made of this weight."""
+        """The format of a head of the network's own, by the name of its weight."""
         return self._kept(name, self.kept_heads) or self.head
 
     def of_embedding(self, name: str) -> WeightFormat | None:
-        """That of a table of embeddings of its own, which is made of this weight; None: floats."""
+        """The format of the network's own embedding, by the name of its weight; None: floats."""
         kept = self._kept(name, self.kept_heads) if self.keeps_rows else None
         return kept or self.embedding
 
     def of_experts(self, count: int, parts: Sequence[str]) -> WeightFormat:
-        """That of these weights of so many experts, named ``{expert}.{part}``, which is one; its
-        groups are the smallest that any of them has.
+        """The format that the weights ``{expert}.{part}`` of ``count`` experts share, with groups
+        small enough for all of them.
 
         Raises:
-            ConfigError: the checkpoint has several.
+            ConfigError: the checkpoint has them in several formats.
         """
         names = [f"{expert}.{part}" for expert in range(count) for part in parts]
         distinct = dict.fromkeys(self._one(name, self.layers) for name in names)
@@ -82,18 +82,18 @@ class NetworkFormats:
 
     @property
     def name(self) -> str:
-        """That of the rounded weights."""
+        """The name of the quantised format; of the layers' format if nothing is quantised."""
         if self.storage is not None:
             return self.storage.name
         return next((each.name for each in self._own if each.is_rounded), self.layers.name)
 
     @property
     def is_rounded(self) -> bool:
-        """Whether any layer or table of its own may have rounded weights."""
+        """Whether any weight of the network's own may be quantised."""
         return self.storage is not None or any(each.is_rounded for each in self._own)
 
     def describe(self, dtype: str) -> str:
-        """A network of ``dtype`` with such weights, in a few words."""
+        """A short description of a network of ``dtype`` with these formats."""
         said = self.layers.describe(dtype)
         if self.head != self.layers:
             said = f"{said}, heads {self.head.describe(dtype)}"
@@ -118,13 +118,13 @@ class NetworkFormats:
 
 
 def reads_head(tied: bool, head: WeightFormat, embedding: WeightFormat | None) -> bool:
-    """Whether rows of an embedding are read out of the head that it is tied to: where these are
-    floats, or rounded as the embedding is to be."""
+    """Whether an embedding is read from the head that it is tied to, which is of floats or
+    quantised in the embedding's own format; otherwise it is a table of its own."""
     return tied and (not head.is_rounded or head == embedding)
 
 
 def _differences(kinds: Sequence[WeightFormat]) -> str:
-    """Formats by their names, and by what not all of a name have."""
+    """The names of formats, with the traits that tell those of the same name apart."""
     told = []
     for kind in kinds:
         others = [set(each.traits) for each in kinds if each.name == kind.name]

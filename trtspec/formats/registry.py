@@ -1,4 +1,4 @@
-"""The weight formats by name."""
+"""The registry of weight formats."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from trtspec.formats.quantised import ROUNDED_INPUTS, QuantisedFormat, kept_as
 from trtspec.ops.linear_quantised import GROUP_SIZES
 
 ENTRY_POINTS = "trtspec.formats"
-"""Group of the entry points by which other packages add a `FormatKind`."""
+"""The group of entry points through which other packages add a `FormatKind`."""
 
 
 @dataclass(frozen=True)
 class FormatKind:
-    """A format that users ask for by name, ``weight_dtype``.
+    """A weight format that users ask for by its name, as ``weight_dtype``.
 
-    weight_only_precision: how TensorRT-LLM's flag of that name spells it; None: it does not.
-
-    make: the format for a ``weight_group_size`` (input features that share a scale; 0: all), one of
-    ``group_sizes``, and whether products round their inputs too. group_size: where none is asked
-    for. head: the format of heads where none is asked for, by name; None: itself.
-    rounded_inputs: the ``activation_dtype`` by which products round their inputs; None: they do
-    not. bits: of a weight, where checkpoints may have weights of fewer or more; 0: none has such.
-    keep: the format that keeps a checkpoint's weights of a storage of this name, and whether
-    products round their inputs; None: none has such.
+    make: makes the format for a ``weight_group_size`` (inputs that share a scale; 0: all of them)
+    and for products that round their inputs too, or do not. group_sizes: the sizes it takes.
+    weight_only_precision: its spelling in TensorRT-LLM's flag of this name; None: it has none.
+    group_size: the default. head: the default format of heads, by name; None: this one.
+    rounded_inputs: the ``activation_dtype`` that makes products round their inputs; None: they
+    never do. bits: of a weight, to compare with those of checkpoints; 0: they have no such weights.
+    keep: makes the format that keeps a checkpoint's weights of the storage of this name, for
+    products that round their inputs or do not; None: checkpoints have no such weights.
     """
 
     name: str
@@ -50,7 +49,7 @@ class FormatKind:
 
 @dataclass(frozen=True)
 class StoredKind:
-    """A format of weights that are read as checkpoints have them, and not made of floats. name: of
+    """A format of weights that checkpoints have, to which floats are never converted. name: that of
     their storage. keep, rounded_inputs: see `FormatKind`."""
 
     name: str
@@ -63,7 +62,7 @@ def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> Qu
 
 
 _EIGHT, _FOUR = WeightStorage(8), WeightStorage(4, 32, "float16")
-"""What floats are rounded to. A scale of four bits' groups takes half a bit of a weight."""
+"""What floats are quantised to. With 4 bits the scale of a group adds half a bit to each weight."""
 IN_PANELS = NetworkFormats.uniform(PANELS)
 IN_ROWS = NetworkFormats.uniform(ROWS)
 _BUILT_IN = tuple(
@@ -94,7 +93,7 @@ _STORED = {
 
 @cache
 def format_kinds() -> Mapping[str, FormatKind]:
-    """By name: those here and those of other packages. Floats of a dtype are none of them.
+    """The formats by name, with those of other packages. Dtypes of floats are not among them.
 
     Raises:
         ConfigError: another package's format has a name that is taken.
@@ -116,7 +115,7 @@ def kept_format(scheme: WeightStorage, rounds_inputs: bool) -> WeightFormat:
     """The format that keeps a checkpoint's weights of a scheme.
 
     Raises:
-        ConfigError: a scheme that no kernel reads.
+        ConfigError: no kernel reads such weights.
     """
     kind = _kept_kind(scheme)
     if kind is None or kind.keep is None:
@@ -128,8 +127,8 @@ def kept_format(scheme: WeightStorage, rounds_inputs: bool) -> WeightFormat:
 
 
 def activations_kept(scheme: WeightStorage) -> str | None:
-    """The ``activation_dtype`` by which products with weights that are kept so round their inputs;
-    None: they do not."""
+    """The ``activation_dtype`` that makes products with kept weights of a scheme round their
+    inputs; None: they never do."""
     kind = _kept_kind(scheme)
     return None if kind is None else kind.rounded_inputs
 
@@ -139,36 +138,36 @@ def _kept_kind(scheme: WeightStorage) -> FormatKind | StoredKind | None:
 
 
 def weight_dtypes() -> tuple[str, ...]:
-    """All that `weight_dtype` may be."""
+    """All values of `weight_dtype`."""
     return ("auto", *format_kinds(), *DTYPES)
 
 
 def activation_dtypes() -> tuple[str, ...]:
-    """All that `activation_dtype` may be."""
+    """All values of `activation_dtype`."""
     rounded = (kind.rounded_inputs for kind in format_kinds().values())
     return ("auto", *dict.fromkeys(filter(None, rounded)), *DTYPES)
 
 
 def weight_group_sizes() -> tuple[int, ...]:
-    """All that `weight_group_size` may be with some format."""
+    """All values of `weight_group_size` that any format takes."""
     return tuple(sorted({size for kind in format_kinds().values() for size in kind.group_sizes}))
 
 
 def weight_only_kinds() -> Mapping[str, FormatKind]:
-    """Those that TensorRT-LLM's ``--weight_only_precision`` knows, by its words; the first one is
-    what it means where it is left out."""
+    """The formats that TensorRT-LLM's ``--weight_only_precision`` names, by its spelling; the first
+    is the default of that flag."""
     kinds = format_kinds().values()
     return {kind.weight_only_precision: kind for kind in kinds if kind.weight_only_precision}
 
 
 def floats_of(dtype: str, network: str, in_panels: bool) -> WeightFormat:
-    """That of floats of a dtype in a network which computes in one, both by name."""
+    """The format of floats of ``dtype`` in a network that computes in the dtype ``network``."""
     floats = PANELS if in_panels else ROWS
     return floats if dtype == network else replace(floats, dtype=getattr(torch, dtype))
 
 
 def floats_beside(weights: WeightFormat) -> WeightFormat:
-    """The format of small matrices that must be exact, in a network whose others have this one."""
+    """The format of small matrices that must be exact, beside layers in the format ``weights``."""
     if isinstance(weights, PlainFormat):
         return replace(weights, dtype=None)
     return PANELS if weights.is_rounded else weights
