@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 
 from trtspec import LLM, LoRARequest, SamplingParams
+from trtspec.builder.adapters import load_adapter
 from trtspec.errors import CheckpointError
 from trtspec.executor.engines.adapter_pool import AdapterPool
 from trtspec.executor.schedule.adapter_scheduler import AdapterScheduler
+from trtspec.llmapi import lora
+from trtspec.models.adapters import Adapter
 
 from .adapter_files import TinyAdapter
 from .families import VOCAB, family_model
@@ -233,6 +237,30 @@ def test_a_hundred_loads_and_unloads(models: AdaptedModels) -> None:
         for handle, name in running:
             assert tokens([handle.result()])[0] == expected(models, case, name, GREEDY)[0][:6]
         assert_unused(llm)
+
+
+def test_nobody_waits_for_a_file(models: AdaptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one adapter is read, others are looked up and unloaded; two threads that ask for one
+    get the same."""
+    case = "qwen2_tied"
+
+    def slow(*given: Any) -> Adapter:
+        """Reads it while another thread does all the rest."""
+        reads.append(given[0])
+        if len(reads) == 1:
+            assert other.submit(lambda: llm.adapters.paths).result(20).keys() == {"b"}
+            other.submit(llm.adapters.unload, "b").result(20)
+            faster = other.submit(llm.adapters.load, "a", models.adapter(case, "a"))
+            found.append(faster.result(20))
+        return load_adapter(*given)
+
+    with ThreadPoolExecutor(1) as other, open_llm(models.folder(case), **ROOM) as llm:
+        llm.adapters.load("b", models.adapter(case, "b"))
+        reads: list[str] = []
+        found: list[Adapter] = []
+        monkeypatch.setattr(lora, "load_adapter", slow)
+        assert llm.adapters.load("a", models.adapter(case, "a")) is found[0]
+        assert reads == ["a", "a"] and llm.adapters.paths.keys() == {"a"}
 
 
 @pytest.mark.matrix

@@ -102,15 +102,15 @@ class LoadedAdapters:
         """
         folder = str(Path(path).expanduser().resolve())
         with self._lock:
-            known = self._loaded.get(name)
-            if known is not None and known[1] == folder:
-                return known[0]
-            if known is not None:
-                raise RequestError(
-                    f"an adapter {name!r} is loaded from {known[1]}, and {folder} was asked for; "
-                    "unload it first, or choose another name"
-                )
-            adapter = load_adapter(name, next(self._numbers), Path(folder), self._engine)
+            known = self._known(name, folder)
+        if known is not None:
+            return known
+        # Without the lock: a server looks names up while large files are read.
+        adapter = load_adapter(name, next(self._numbers), Path(folder), self._engine)
+        with self._lock:
+            known = self._known(name, folder)
+            if known is not None:  # another thread was faster
+                return known
             self._loaded[name] = adapter, folder
         logger.info("adapter %s: %d layers, from %s", name, len(adapter.layers), folder)
         return adapter
@@ -142,6 +142,16 @@ class LoadedAdapters:
             if request.lora_name not in self._loaded:
                 raise RequestError(_unknown(request.lora_name, self._loaded))
             return self._loaded[request.lora_name][0]
+
+    def _known(self, name: str, folder: str) -> Adapter | None:
+        """The adapter of this name, if it is loaded; RequestError if it is from another folder."""
+        adapter, source = self._loaded.get(name, (None, folder))
+        if source != folder:
+            raise RequestError(
+                f"an adapter {name!r} is loaded from {source}, and {folder} was asked for; "
+                "unload it first, or choose another name"
+            )
+        return adapter
 
 
 def _unknown(name: str, loaded: Mapping[str, object]) -> str:
