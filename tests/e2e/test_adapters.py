@@ -4,7 +4,7 @@ for token in float32, alone and in batches of several adapters and none, and no 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -18,6 +18,7 @@ from trtspec.builder.adapters import load_adapter
 from trtspec.errors import CheckpointError
 from trtspec.executor.engines.adapter_pool import AdapterPool
 from trtspec.executor.schedule.adapter_scheduler import AdapterScheduler
+from trtspec.executor.step.request import Request
 from trtspec.llmapi import lora
 from trtspec.models.adapters import Adapter
 
@@ -198,6 +199,22 @@ def test_more_adapters_than_places(models: AdaptedModels) -> None:
         outputs = llm.generate([PROMPTS[0]] * 8, GREEDY, use_tqdm=False, lora_request=given)
         assert tokens(outputs) == [expected(models, case, n, GREEDY)[0] for n in names]
         assert pool_of(llm).num_placed == 6  # c and d again for their second ones
+        assert_unused(llm)
+
+
+def test_a_policy_orders_those_that_have_places(models: AdaptedModels) -> None:
+    """It is never asked to put fewer than two in order, however many wait for a place."""
+    case = "qwen2_tied"
+
+    def last_first(waiting: Sequence[Request]) -> Sequence[Request]:
+        assert len(waiting) > 1
+        return waiting[::-1]
+
+    room = {**ROOM, "max_loras": 1, "scheduling_policy": last_first}
+    with open_llm(models.folder(case), **room) as llm:
+        given = [models.request(case, name) for name in ("a", "b", "c", "b")]
+        outputs = llm.generate([PROMPTS[0]] * 4, GREEDY, use_tqdm=False, lora_request=given)
+        assert tokens(outputs) == [expected(models, case, n, GREEDY)[0] for n in ("a", *"bcb")]
         assert_unused(llm)
 
 

@@ -159,7 +159,7 @@ class Scheduler:
             OrderError: see there; nothing was reserved.
         """
         is_full = self._num_running >= self.max_batch_size  # then nobody is admitted
-        if self._order is not None and self.num_waiting > 1 and not is_full:
+        if self._order is not None and not is_full:
             self._put_in_order(self._order)
         drafts = True
         if self._skips_drafts is not None:
@@ -192,6 +192,8 @@ class Scheduler:
 
     def _put_in_order(self, order: Order) -> None:
         waiting = self.waiting
+        if len(waiting) < 2:
+            return
         asked = f"{getattr(order, '__qualname__', repr(order)):.80} over {len(waiting)} requests"
         rule = "a scheduling policy returns the requests that it is given, each once"
         try:
