@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -175,3 +177,20 @@ def test_queue_and_cache() -> None:
     figures = metrics.to_dict()
     assert (figures["num_prefix_cache_queries"], figures["num_prefix_cache_hits"]) == (83, 32)
     assert figures["num_preemptions"] == 3
+
+
+def test_an_adapter_appears_while_figures_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is asked for its metrics on another thread than that of the steps."""
+    metrics = ExecutorMetrics()
+    metrics.record_verify(0, 1, 0, adapter="a")
+    names = itertools.count()
+    read = SpeculativeMetrics.to_dict
+
+    def slow(self: SpeculativeMetrics) -> dict[str, Any]:
+        metrics.record_verify(1, 1, 0, adapter=str(next(names)))
+        return read(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SpeculativeMetrics, "to_dict", slow)
+        metrics.to_dict()
+    assert metrics.to_dict()["adapters"].keys() == {"a", *map(str, range(next(names)))}

@@ -303,6 +303,7 @@ class ExecutorMetrics:
         `drafts` has the alarms and costs of each draft network, `adapters` the `SpeculativeMetrics`
         of each adapter's requests, by its name."""
         used = self._now()
+        adapters = list(self._adapters.items())  # other threads ask, and the worker adds to them
         engines = Use(self._step_seconds, used.target_seconds, used.draft_seconds)
         step_ms, host_ms = self._step_seconds * 1e3, engines.host_seconds * 1e3
         calls = [sum(e.num_calls for e in group) for group in (self._target, self._drafts)]
@@ -333,7 +334,7 @@ class ExecutorMetrics:
             "verify_weight_bytes": verify.weight_bytes,
             "verify_kv_bytes": verify.kv_bytes,
             "drafts": [*self._drafter.reports()] if self._drafter else [],
-            "adapters": {name: each.to_dict() for name, each in self._adapters.items()},
+            "adapters": {name: each.to_dict() for name, each in adapters},
         }
 
     def _now(self) -> Use:
