@@ -239,6 +239,22 @@ def test_request_ids(server: Server) -> None:
         assert (answer == given_id) == kept
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_json_has_not(server: Server, number: str) -> None:
+    """An answer that repeated one would be no JSON."""
+    tools = f'[{{"type": "function", "name": "f", "parameters": {{"maximum": {number}}}}}]'
+    content = f'{{"input": "a", "tools": {tools}, "tool_choice": "none"}}'
+    error = error_of(server.post("/v1/responses", content=content, headers=JSON), 400)
+    assert "not finite" in error["message"] and error["param"] == "tools[0].parameters"
+
+
+def test_an_unforeseen_failure_is_told_as_errors_are(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("trtspec.serve.engine.Engine.check_lengths")
+    assert error_of(server.post(json={"prompt": "a"}), 500)["code"] == "internal_error"
+
+
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from trtspec import SamplingParams
+from trtspec.serve.tools.reader import AnswerReader
 
 from ..e2e.helpers import TinyModels, ngram, open_llm
 from .conftest import Server, run_server
@@ -72,6 +73,52 @@ def streamed(server: Server, **body: Any) -> tuple[Any, list[Any]]:
         return stream.get_final_response(), events
 
 
+def test_what_asks_for_nothing_is_taken(server: Server) -> None:
+    """Clients send these to every server."""
+    options: Any = {"stream_options": {"include_obfuscation": False}, "prompt_cache_key": "a"}
+    body = asked(**options, store=False, truncation="disabled", stream=True)
+    *_, last = server.client().responses.create(**body)
+    assert last.response.output
+
+
+def test_an_answer_that_is_cut_ends_in_an_incomplete_item(server: Server) -> None:
+    """A client must not run half of a call."""
+    body = asked(max_output_tokens=24, tools=[TOOL], tool_choice="required")
+    whole = server.client().responses.create(**body)
+    *_, done, last = server.client().responses.create(**body, stream=True)
+    for each in (whole, last.response):
+        assert each.status == "incomplete" and each.output[-1].status == "incomplete"
+    assert done.type == "response.output_item.done" and done.item.status == "incomplete"
+
+
+def test_figures_are_where_chats_have_them(server: Server) -> None:
+    body = {"model": "tiny", "input": "a", "max_output_tokens": 4}
+    body["return_spec_tokens_details"] = True
+    whole = server.post("/v1/responses", json=body).json()
+    assert whole["metrics"]["speculative_decoding"]
+    *_, last = server.post("/v1/responses", json={**body, "stream": True}).text.strip().split("\n")
+    assert json.loads(last.removeprefix("data: "))["response"]["metrics"]["speculative_decoding"]
+
+
+def test_a_stream_that_fails_ends_in_an_error_event(server: Server, monkeypatch: Any) -> None:
+    reads = AnswerReader.read
+
+    def once(*given: Any) -> Any:
+        monkeypatch.setattr(AnswerReader, "read", fails)
+        return reads(*given)
+
+    def fails(*given: Any) -> Any:
+        raise KeyError
+
+    monkeypatch.setattr(AnswerReader, "read", once)
+    body = {"model": "tiny", "input": "a", "stream": True, "max_output_tokens": 60}
+    answer = server.post("/v1/responses", json=body)
+    *_, kind, data = answer.text.strip().split("\n")
+    event = json.loads(data.removeprefix("data: "))
+    assert kind == "event: error" and event["type"] == "error"
+    assert event["code"] == "internal_error"
+
+
 def items(answer: Any) -> list[Any]:
     """What was said, less ids."""
     found = []
@@ -126,7 +173,7 @@ def test_what_was_said_and_called_goes_back(server: Server, monkeypatch: Any) ->
         return chat_prompt(turns, **options)
 
     monkeypatch.setattr(server.llm, "chat_prompt", watched)
-    reasoning = {"id": "r", "type": "reasoning", "summary": [],
+    reasoning = {"id": "r", "type": "reasoning", "summary": [{"type": "summary_text", "text": "h"}],
                  "content": [{"type": "reasoning_text", "text": "hm"}]}  # fmt: skip
     said = {"type": "function_call_output", "call_id": call.call_id, "output": "fed"}
     client.responses.create(
@@ -146,8 +193,12 @@ def test_what_was_said_and_called_goes_back(server: Server, monkeypatch: Any) ->
         ({"previous_response_id": "resp_1"}, "nothing is stored"),
         ({"store": True}, "nothing is stored"),
         ({"tools": [{"type": "web_search"}]}, "function"),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "`call_id` is missing"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id: it is missing"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "function_call"),
+        ({"input": [{"role": "user", "content": "a", "output": "b"}]}, "unknown field `output`"),
+        ({"input": [{"type": "reasoning", "content": [{"type": "a", "text": {}}]}]}, "reasoning"),
+        ({"text": {"format": {"type": "text", "schema": {}}}}, "no other type has one"),
+        ({"prompt_cache_key": 5}, "must be text"),
         ({"input": []}, "empty"),
         ({"temperature": -1}, "at least 0"),
         ({"tool_choice": "required"}, "needs `tools`"),

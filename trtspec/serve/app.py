@@ -33,7 +33,7 @@ _PATHS = {
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
 }  # fmt: skip
 # Names that pydantic puts into the place of an error for the branches of a union.
-_BRANCHES = {"body", "str", "int"}
+_BRANCHES = {"body", "str", "int", "NamedTool", "FlatToolName"}
 
 
 def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGIApp, Lifecycle]:
@@ -62,7 +62,8 @@ def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGI
     api.include_router(adapter_router)
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _http)
-    api.add_exception_handler(TrtspecError, _refused)
+    for kind in (TrtspecError, Exception):
+        api.add_exception_handler(kind, _refused)
 
     app: ASGIApp = HeadAsGet(api)
     app = BodyLimit(app, settings.max_body_bytes)

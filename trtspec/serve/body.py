@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from trtspec.config.strict import Foreign
 from trtspec.serve import unsupported
@@ -20,6 +21,16 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _is_json(value: Any) -> Any:
+    """Python reads NaN and numbers beyond all bounds, such as 1e999, which no answer can repeat."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        raise ValueError("it is nested too deep, or has a number that is not finite") from None
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_is_json)]
 Integer = Annotated[int, BeforeValidator(_whole)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]

@@ -18,6 +18,7 @@ from trtspec.serve.errors import CONTEXT_LENGTH_EXCEEDED, ApiError
 from trtspec.serve.schemas import ChatRequest
 from trtspec.serve.settings import ServeSettings
 from trtspec.serve.token_text import TokenText, longest_token
+from trtspec.serve.tools.parser import ToolParser
 from trtspec.serve.tools.reader import AnswerReader
 from trtspec.serve.tools.registry import AUTO, reasoning_parser, tool_parser
 from trtspec.version import __version__
@@ -64,8 +65,7 @@ class Engine:
             RequestError: there is no chat template, or nobody knows how it writes calls.
         """
         tools = {t.function.name: t.function.parameters or {} for t in body.offered}
-        template = choose_template(self.llm.tokenizer, None, bool(tools)).text
-        parser = tool_parser(self._settings.tool_call_parser, template)
+        template, parser = self._parser(bool(tools))
         if tools and parser is None and self._settings.tool_call_parser == AUTO:
             raise RequestError(
                 "tools: how this model writes calls is not known from its chat template; start the "
@@ -76,6 +76,17 @@ class Engine:
             thoughts = reasoning_parser(self._settings.reasoning_parser, template)
         many = body.parallel_tool_calls is not False
         return AnswerReader(parser, thoughts, tools, many, body.include_reasoning is not False)
+
+    def arguments_as_text(self, has_tools: bool) -> bool:
+        """Whether the chat template takes the arguments of earlier calls as text rather than
+        values."""
+        _, parser = self._parser(has_tools)
+        return parser is not None and parser.arguments_as_text
+
+    def _parser(self, has_tools: bool) -> tuple[str, ToolParser | None]:
+        """The chat template, and the parser of its calls."""
+        template = choose_template(self.llm.tokenizer, None, has_tools).text
+        return template, tool_parser(self._settings.tool_call_parser, template)
 
     def hides(self, texts: Sequence[str]) -> bool:
         """Whether one of them is a special token, which is no part of a text unless asked for."""

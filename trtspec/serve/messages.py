@@ -12,7 +12,7 @@ from trtspec.config.strict import Foreign
 from trtspec.errors import RequestError
 from trtspec.llmapi.chat import TEXT_PARTS
 from trtspec.serve import unsupported
-from trtspec.serve.body import Body
+from trtspec.serve.body import Body, JsonObject
 
 MAX_TOOLS = 128
 """OpenAI's limit."""
@@ -24,7 +24,7 @@ class Function(Body):
 
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 

@@ -46,7 +46,7 @@ def speculation(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
     return {"speculative_decoding": merged.to_dict()}
 
 
-def _judged(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+def acceptance_rule(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
     """The acceptance rule, if the text is not the model's own."""
     rules = {output.acceptance for output in outputs} - {"lossless"}
     return {"acceptance": rules.pop()} if rules else {}
@@ -131,13 +131,13 @@ class ChoicePayloads(Payloads):
         answer["usage"] = usage(outputs)
         if metrics:
             answer["metrics"] = speculation(outputs)
-        return {**answer, **_judged(outputs), **_transfer(outputs[0].outputs[0])}
+        return {**answer, **acceptance_rule(outputs), **_transfer(outputs[0].outputs[0])}
 
     def chunk(
         self, choices: Sequence[dict[str, Any]], outputs: Sequence[RequestOutput], **more: Any
     ) -> dict[str, Any]:
         chunk = {**self._shared, "object": self.chunk_object, "choices": list(choices)}
-        return {**chunk, **_judged(outputs), **more}
+        return {**chunk, **acceptance_rule(outputs), **more}
 
     def growth(
         self, prompt: int, grown: Sequence[Growth], output: RequestOutput

@@ -8,7 +8,7 @@ from typing import Any
 from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.errors import ApiError
-from trtspec.serve.payloads import Payloads, Read, speculation, usage
+from trtspec.serve.payloads import Payloads, Read, acceptance_rule, speculation, usage
 from trtspec.serve.token_text import TokenText
 from trtspec.serve.tools.message import Message
 
@@ -45,7 +45,7 @@ class ResponsesPayloads(Payloads):
         (completion,) = output.outputs
         self._grow(self._read(completion.text, output.prompt_token_ids, True))
         answer = self._response(output, completion)
-        return answer | speculation(outputs) if metrics else answer
+        return answer | {"metrics": speculation(outputs)} if metrics else answer
 
     def opening(self, prompt: int) -> list[dict[str, Any]]:
         begun = self._response(None, None)
@@ -64,7 +64,7 @@ class ResponsesPayloads(Payloads):
             events += self._grow(self._read(self._text, output.prompt_token_ids, is_whole))
             if is_whole:
                 answer = self._response(output, output.outputs[g.index])
-                events += self._endings()
+                events += self._endings(answer["output"])
                 events.append({"type": f"response.{answer['status']}", "response": answer})
         return events
 
@@ -72,7 +72,7 @@ class ResponsesPayloads(Payloads):
         self, choices: Sequence[dict[str, Any]], outputs: Sequence[RequestOutput], **more: Any
     ) -> dict[str, Any]:
         (event,) = choices
-        return event
+        return {**event, "response": {**event["response"], **more}} if more else event
 
     def encode(self, chunk: Mapping[str, Any]) -> bytes:
         numbered = {**chunk, "sequence_number": self._num_events}
@@ -80,14 +80,17 @@ class ResponsesPayloads(Payloads):
         return f"event: {chunk['type']}\n".encode() + super().encode(numbered)
 
     def failure(self, error: ApiError) -> dict[str, Any]:
-        return {"type": "error", **error.to_dict()["error"]}
+        return {**error.to_dict()["error"], "type": "error"}
 
     def _response(
         self, output: RequestOutput | None, completion: CompletionOutput | None
     ) -> dict[str, Any]:
-        status, details = "in_progress", None
+        status, details, items = "in_progress", None, list[dict[str, Any]]()
         if completion is not None:
             is_cut = completion.finish_reason == "length"
+            items = [{**item, "status": "completed"} for item in self._items]
+            if is_cut and items:
+                items[-1]["status"] = "incomplete"
             status = "incomplete" if is_cut else "completed"
             details = {"reason": "max_output_tokens"} if is_cut else None
         return {
@@ -98,8 +101,9 @@ class ResponsesPayloads(Payloads):
             "error": None,
             "incomplete_details": details,
             "model": self.model,
-            "output": [] if completion is None else [_ended(item) for item in self._items],
+            "output": items,
             **self._asked,
+            **acceptance_rule([] if output is None else [output]),
             "usage": None if output is None else _usage(output),
         }
 
@@ -158,10 +162,10 @@ class ResponsesPayloads(Payloads):
         place = self._places[key]
         return {"item_id": self._items[place]["id"], "output_index": place}
 
-    def _endings(self) -> list[dict[str, Any]]:
+    def _endings(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         events = []
         for key, index in self._places.items():
-            item, place = _ended(self._items[index]), self._place(key)
+            item, place = items[index], self._place(key)
             if item["type"] == "function_call":
                 said = {"name": item["name"], "arguments": item["arguments"]}
                 events.append({"type": "response.function_call_arguments.done", **place, **said})
@@ -181,10 +185,6 @@ class ResponsesPayloads(Payloads):
 def _part(kind: str, text: str) -> dict[str, Any]:
     part: dict[str, Any] = {"type": _KINDS[kind], "text": text}
     return part | {"annotations": [], "logprobs": []} if kind == "message" else part
-
-
-def _ended(item: dict[str, Any]) -> dict[str, Any]:
-    return {**item, "status": "completed"}
 
 
 def _usage(output: RequestOutput) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from trtspec.config.strict import Foreign
-from trtspec.serve.body import Body, Integer, StopString, StopStrings
+from trtspec.serve.body import Body, Integer, JsonObject, StopString, StopStrings
 from trtspec.serve.messages import MAX_TOOLS, TextPart, ToolName
 from trtspec.serve.schemas import ChatRequest, Speculative, TemplateKwargs
 from trtspec.serve.unsupported import RESPONSE, RESPONSE_ITEM
@@ -21,7 +21,7 @@ class FlatTool(Body):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
     def nested(self) -> dict[str, Any]:
@@ -42,8 +42,14 @@ class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
     strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> TextFormat:
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            raise ValueError("type=json_schema needs a `schema`, and no other type has one")
+        return self
 
     def nested(self) -> dict[str, Any]:
         """As a chat has it."""
@@ -61,51 +67,98 @@ class TextOptions(Body):
     format: TextFormat | None = None
 
 
-class InputItem(Body):
-    """A message, a call, what a tool said, or reasoning: of this conversation so far."""
-
+class _Item(Body):
     foreign: ClassVar[Mapping[str, Foreign]] = RESPONSE_ITEM
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     id: str | None = None
     status: str | None = None
-    role: str | None = None
-    content: str | list[dict[str, Any]] | None = None
-    summary: list[dict[str, Any]] | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: str | list[TextPart] | None = None
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> InputItem:
-        needed = {
-            "message": ("role", "content"),
-            "function_call": ("call_id", "name", "arguments"),
-            "function_call_output": ("call_id", "output"),
-            "reasoning": (),
-        }[self.type]
-        for name in needed:
-            if getattr(self, name) is None:
-                raise ValueError(f"`{name}` is missing in an item of type {self.type}")
-        return self
+
+class MessageItem(_Item):
+    """What was said."""
+
+    type: Literal["message"] = "message"
+    role: str
+    content: str | list[TextPart]
 
     def to_turn(self) -> dict[str, Any]:
-        """A message of a chat, or part of an assistant's."""
-        if self.type == "function_call":
-            function = {"name": self.name, "arguments": self.arguments}
-            call = {"id": self.call_id, "type": "function", "function": function}
-            return {"role": "assistant", "tool_calls": [call]}
-        if self.type == "function_call_output":
-            said = self.output
-            if isinstance(said, list):
-                said = "".join(part.text for part in said)
-            return {"role": "tool", "tool_call_id": self.call_id, "content": said}
-        if self.type == "reasoning":
-            parts = self.content if isinstance(self.content, list) else []
-            thought = "".join(str(part.get("text", "")) for part in parts)
-            return {"role": "assistant", "reasoning_content": thought}
-        return {"role": self.role, "content": self.content}
+        """A message of a chat."""
+        return {"role": self.role, **self.model_dump(include={"content"})}
+
+
+class CallItem(_Item):
+    """A call by the assistant."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    def to_turn(self) -> dict[str, Any]:
+        """Part of an assistant's message of a chat."""
+        function = {"name": self.name, "arguments": self.arguments}
+        call = {"id": self.call_id, "type": "function", "function": function}
+        return {"role": "assistant", "tool_calls": [call]}
+
+
+class OutputItem(_Item):
+    """What a tool said."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[TextPart]
+
+    def to_turn(self) -> dict[str, Any]:
+        """A message of a chat."""
+        said = self.output if isinstance(self.output, str) else _joined(self.output)
+        return {"role": "tool", "tool_call_id": self.call_id, "content": said}
+
+
+class ThoughtPart(Body):
+    """A piece of reasoning or of its summary."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(_Item):
+    """What the assistant thought; without its text, the summary of it."""
+
+    type: Literal["reasoning"]
+    summary: list[ThoughtPart] | None = None
+    content: list[ThoughtPart] | None = None
+
+    def to_turn(self) -> dict[str, Any]:
+        """Part of an assistant's message of a chat."""
+        thought = _joined(self.content or self.summary or [])
+        return {"role": "assistant", "reasoning_content": thought}
+
+
+def _joined(parts: Sequence[TextPart | ThoughtPart]) -> str:
+    return "".join(part.text for part in parts)
+
+
+_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+
+
+def _tag(item: Any) -> str | None:
+    """The branch of `InputItem`; no identifier, as such would be shown in an error's place."""
+    kind = item.get("type", "message") if isinstance(item, Mapping) else None
+    return f"-{kind}" if kind in _KINDS else None
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("-message")]
+    | Annotated[CallItem, Tag("-function_call")]
+    | Annotated[OutputItem, Tag("-function_call_output")]
+    | Annotated[ReasoningItem, Tag("-reasoning")],
+    Discriminator(
+        _tag,
+        custom_error_type="item",
+        custom_error_message=f"an item is an object whose `type` is one of {', '.join(_KINDS)}",
+    ),
+]
+"""A part of the conversation so far."""
 
 
 class ResponsesRequest(Body):
@@ -135,6 +188,7 @@ class ResponsesRequest(Body):
     chat_template_kwargs: TemplateKwargs | None = None
     include_reasoning: bool | None = None
     thinking_budget: int | None = None
+    return_spec_tokens_details: bool | None = None
     speculative: Speculative | None = None
 
     def to_chat(self) -> ChatRequest:
@@ -146,7 +200,7 @@ class ResponsesRequest(Body):
         same = (
             "model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "top_k",
             "min_p", "seed", "stop", "priority", "chat_template_kwargs", "include_reasoning",
-            "thinking_budget", "safety_identifier",
+            "thinking_budget", "safety_identifier", "return_spec_tokens_details",
         )  # fmt: skip
         body = {name: getattr(self, name) for name in same if getattr(self, name) is not None}
         body["messages"] = self._turns()

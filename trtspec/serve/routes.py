@@ -81,7 +81,8 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     else:
         options = body.template_options()
         _check_conversation(engine, body.messages, options)
-        turns = [message.to_turn() for message in body.messages]
+        as_text = engine.arguments_as_text(bool(body.tools))
+        turns = [message.to_turn(as_text) for message in body.messages]
         tokens = await engine.take_in(lambda: engine.llm.chat_tokens(turns, **options))
     limit = engine.llm.limits.max_seq_len
     answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens}
@@ -168,7 +169,8 @@ def _chat(body: ChatRequest, request: Request, payloads: Callable[..., Payloads]
     _check_conversation(engine, body.messages, options)
     reader = engine.reader(body)
     params = body.params(reader, shows_special=engine.hides(reader.marks))
-    messages = [message.to_turn(reader.arguments_as_text) for message in body.messages]
+    as_text = engine.arguments_as_text(bool(body.offered))
+    messages = [message.to_turn(as_text) for message in body.messages]
 
     def submit() -> list[GenerationHandle]:
         prompt = engine.llm.chat_prompt(messages, **options)

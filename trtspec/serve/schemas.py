@@ -14,6 +14,7 @@ from trtspec.serve import unsupported
 from trtspec.serve.body import (
     Body,
     Integer,
+    JsonObject,
     Penalty,
     StopString,
     StopStrings,
@@ -28,7 +29,7 @@ from trtspec.serve.messages import Messages, NamedTool, ToolChoice, Tools
 from trtspec.serve.tools.reader import AnswerReader
 
 MAX_CHAT_LOGPROBS = 20
-TemplateKwargs = Annotated[dict[str, Any], Field(max_length=32)]
+TemplateKwargs = Annotated[JsonObject, Field(max_length=32)]
 
 
 class StreamOptions(Body):
@@ -51,7 +52,7 @@ class JsonSchemaFormat(Body):
 
     name: str | None = None
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
@@ -60,7 +61,7 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
-    structures: list[dict[str, Any]] | None = None
+    structures: list[JsonObject] | None = None
     triggers: list[str] | None = None
 
     @model_validator(mode="after")
@@ -115,8 +116,8 @@ class _Generation(Body):
     return_spec_steps: bool | None = None
     speculative: Speculative | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: dict[str, Any] | str | None = None
+    structured_outputs: JsonObject | None = None
+    guided_json: JsonObject | str | None = None
     guided_regex: str | None = None
     guided_choice: Annotated[list[str], Field(fail_fast=True, max_length=1024)] | None = None
     guided_grammar: str | None = None

@@ -16,6 +16,13 @@ _BEAM = "beam search is not offered; use `n`"
 _AUDIO = "only text is offered"
 _STORE = "nothing is stored"
 _PROCESSOR = "user code inside the sampler is not offered"
+
+
+def _any_key(value: Any, given: Mapping[str, Any]) -> bool:
+    """Any text, or none: prefixes are shared without it."""
+    return value is None or isinstance(value, str)
+
+
 _PROMPT = "write echo=true and `logprobs` to /v1/completions"
 
 _SAMPLING: dict[str, Foreign] = {
@@ -31,7 +38,7 @@ _SAMPLING: dict[str, Foreign] = {
     "return_tokens_as_token_ids": Foreign("tokens are returned as text"),
     "kv_transfer_params": Foreign("caches are not transferred"),
     "mm_processor_kwargs": Foreign(_AUDIO),
-    "prompt_cache_key": Foreign("equal prefixes are always shared", (None,)),
+    "prompt_cache_key": Foreign("it must be text", _any_key),
     "cache_salt": Foreign("equal prefixes are always shared"),
 }
 COMPLETION: Mapping[str, Foreign] = _SAMPLING | {
@@ -55,6 +62,7 @@ CHAT: Mapping[str, Foreign] = _SAMPLING | {
     "metadata": Foreign(_STORE, (None, {})),
     "service_tier": Foreign("there is one tier", (None, "auto", "default")),
     "prompt_cache_retention": Foreign("the server decides", (None,)),
+    "prompt_cache_options": Foreign("the server decides", (None, {})),
     "moderation": Foreign("nothing is moderated", (None,)),
     "chat_template": Foreign("the template is the checkpoint's own, never a request's", (None,)),
     "documents": Foreign("write them into the messages", (None, [])),
@@ -77,6 +85,7 @@ RESPONSE: Mapping[str, Foreign] = {
     "store": Foreign(_STORE, (None, False)),
     "background": Foreign(_STORE, (None, False)),
     "prompt": Foreign(_STORE, (None,)),
+    "context_management": Foreign("shorten the input before the call", (None, [])),
     "include": Foreign("the answer has all that there is", (None, [])),
     "truncation": Foreign("shorten the input before the call", (None, "disabled")),
     "reasoning": Foreign(
@@ -85,14 +94,27 @@ RESPONSE: Mapping[str, Foreign] = {
     ),
     "max_tool_calls": Foreign("the tools are the client's", (None,)),
     "top_logprobs": Foreign("log probabilities are returned by chats", (None, 0)),
-    "stream_options": Foreign("the last event has the usage", (None, {})),
+    "stream_options": Foreign(
+        "the last event has the usage, and events are not padded",
+        (None, {}, {"include_obfuscation": False}),
+    ),
     **{
         name: CHAT[name]
-        for name in ("verbosity", "service_tier", "prompt_cache_key", "prompt_cache_retention")
+        for name in (
+            "verbosity",
+            "service_tier",
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "moderation",
+        )
     },
 }
 RESPONSE_ITEM: Mapping[str, Foreign] = {
     "encrypted_content": Foreign("reasoning is plain text here", (None,)),
+    "namespace": Foreign("functions have plain names here", (None,)),
+    "async": Foreign("calls are the client's", (None, False)),
+    "caller": Foreign("calls are the client's", (None,)),
     "phase": Foreign("it is no part of a conversation here", (None,)),
 }
 TOKENIZE: Mapping[str, Foreign] = {

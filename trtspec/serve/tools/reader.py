@@ -42,12 +42,6 @@ class AnswerReader:
         return marks if self._parser is None else (*marks, *self._parser.marks)
 
     @property
-    def arguments_as_text(self) -> bool:
-        """Whether the chat template takes the arguments of earlier calls as text rather than
-        values."""
-        return self.parser is not None and self.parser.arguments_as_text
-
-    @property
     def _parser(self) -> ToolParser | None:
         used = self.parser is not None and (self.tools or self.parser.reads_reasoning)
         return self.parser if used else None

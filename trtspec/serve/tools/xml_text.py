@@ -61,7 +61,7 @@ class XmlArguments:
         """The grammar of what `read` reads as an object with this schema.
 
         Raises:
-            RequestError: the schema does not list its properties.
+            RequestError: the schema does not list its properties, or one cannot be written.
         """
         properties = schema.get("properties", {})
         if not isinstance(properties, dict) or {"$ref", "anyOf", "oneOf", "allOf"} & schema.keys():
@@ -70,17 +70,32 @@ class XmlArguments:
                 "them one by one"
             )
         definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-        required = schema.get("required", ())
+        required = schema.get("required", [])
+        if not isinstance(required, list):
+            raise RequestError(f"tools: `required` is {required!r:.40}; it must list properties")
         parts = []
         for name, inner in properties.items():
+            if not isinstance(inner, dict):
+                raise RequestError(
+                    f"tools: the property {name[:64]!r} is {inner!r:.40}; its schema must be an "
+                    "object"
+                )
+            written = self.key.match(self.opening.format(name))
+            if written is None or written[1] != name:
+                raise RequestError(
+                    f"tools: the property {name[:64]!r} has a name that this model cannot write "
+                    "between its tags; use letters, digits and underscores"
+                )
             part = self._argument(name, inner, definitions, _kind_of(schema, name))
             parts.append(part if name in required else maybe(part))
         return in_order(fixed(""), *parts)
 
-    def _argument(self, name: str, schema: Any, definitions: dict[str, Any], kind: str) -> Grammar:
+    def _argument(
+        self, name: str, schema: dict[str, Any], definitions: dict[str, Any], kind: str
+    ) -> Grammar:
         begin = self.opening.format(name) + self.line
         end = self.value_end + "\n"
-        choices = schema.get("enum") if isinstance(schema, dict) else None
+        choices = schema.get("enum")
         if kind != "string":
             return tag(begin, json_of({**definitions, **schema}), self.line + end)
         if choices:
