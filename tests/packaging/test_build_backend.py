@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -54,3 +55,15 @@ def test_torch_is_asked_for_where_none_fits(
         install_torch(tmp_path, version)
     wanted = [f"torch{backend.TORCH}"] if asks else []
     assert backend.get_requires_for_build_wheel() == ["ninja", *wanted]
+
+
+def test_what_the_sources_of_a_release_are(tmp_path: Path) -> None:
+    """All that a wheel is built from, and no tests."""
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    listed = (tmp_path / "trtspec.egg-info" / "SOURCES.txt").read_text().split()
+    wanted = {"LICENSE", "CHANGELOG.md", "CMakeLists.txt", "build_backend.py", "setup.py"}
+    assert wanted <= set(listed)
+    assert "cpp/ops/sampling_kernel.hpp" in listed and "plugins/kernels.hpp" in listed
+    assert not [name for name in listed if "tests" in name.split("/") or name.startswith("build/")]
+    assert not [name for name in listed if name.endswith((".so", ".pyc"))]

@@ -298,7 +298,7 @@ def test_what_the_client_reports(server: Server) -> None:
     assert client.models.retrieve("tiny").id == "tiny"
 
 
-@pytest.mark.parametrize("prompt", ["the cat", [40, 41, 42]])
+@pytest.mark.parametrize("prompt", ["the cat", "é€ cat", [40, 41, 42]])
 def test_echo(server: Server, prompt: Any) -> None:
     """The prompt comes first, with what its tokens were worth; the answer stays."""
     options = {"model": "tiny", "prompt": prompt, "max_tokens": 5, "seed": 1}
@@ -314,6 +314,8 @@ def test_echo(server: Server, prompt: Any) -> None:
     assert told.token_logprobs[1 : len(ids)] == pytest.approx(own)
     assert told.token_logprobs[len(ids) :] == plain.logprobs.token_logprobs
     assert told.text_offset[len(ids)] == len(server.llm.detokenize(ids))
+    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+        assert token.startswith("bytes:") or answer.text.startswith(token, offset)
     bare = server.client().completions.create(**options, echo=True).choices[0]
     assert bare.text == answer.text and bare.logprobs is None
     refused = server.post(json={**options, "echo": True, "stream": True})

@@ -7,6 +7,7 @@ import importlib
 import re
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -90,6 +91,18 @@ def test_tokens_of_a_byte_level_vocabulary(server: Server) -> None:
     assert longest_token(tokenizer) == max(map(len, tokenizer.get_vocab()))
 
 
+@pytest.mark.parametrize(("prompt", "begins"), [("a", 0), ("<|end|>a", 7), (None, 7)])
+def test_a_token_that_only_the_tokenizer_adds_has_no_place_in_the_text(
+    server: Server, prompt: str | None, begins: int
+) -> None:
+    entry = TokenLogprobs(server.llm.tokenizer("a")["input_ids"][0], -1.0, {})
+    output: Any = SimpleNamespace(
+        prompt=prompt, prompt_token_ids=[0, entry.token], prompt_logprobs=[None, entry]
+    )
+    form = CompletionLogprobs(TokenText(server.llm.tokenizer))
+    assert form.of_prompt(output)["text_offset"] == [0, begins]
+
+
 def test_tokens_with_byte_fallback() -> None:
     """As in Llama 2's vocabulary: ▁ is a space, and bytes have tokens of their own."""
     words = ["<unk>", "▁the", "cat", "<0xE2>", "<0x82>"]
@@ -117,6 +130,9 @@ def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
     class Texts:
         def text(self, token: int) -> str:
             return "ab"[token == 3]
+
+        def raw(self, token: int) -> bytes:
+            return self.text(token).encode()
 
     form = CompletionLogprobs(Texts())  # type: ignore[arg-type]
     entry = TokenLogprobs(token=2, logprob=-4.0, top={1: -1.0, 3: -2.0, 2: -4.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,19 +16,21 @@ LOWEST = -9999.0
 
 
 class CompletionLogprobs:
-    """The form of /v1/completions: parallel lists; offsets count characters. The token itself is
-    always listed, in addition to the best ones if necessary."""
+    """The form of /v1/completions: parallel lists. Offsets count characters of the text, in which a
+    token may begin within one. The token itself is always listed, in addition to the best ones if
+    necessary."""
 
     def __init__(self, tokens: TokenText) -> None:
         self._tokens = tokens
         self._offset = 0
+        self._characters = getincrementaldecoder("utf-8")("replace")
 
     def __call__(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
         texts = [self._tokens.text(entry.token) for entry in entries]
         offsets = []
-        for text in texts:
+        for entry in entries:
             offsets.append(self._offset)
-            self._offset += len(text)
+            self._pass(entry.token)
         return {
             "tokens": texts,
             "token_logprobs": [_finite(entry.logprob) for entry in entries],
@@ -39,10 +42,15 @@ class CompletionLogprobs:
         """The lists for a prompt, of whose first token nothing is known."""
         first, *_ = output.prompt_token_ids
         text = self._tokens.text(first)
-        self._offset += len(text)
+        is_added = text in self._tokens.special and not (output.prompt or text).startswith(text)
+        if not is_added:
+            self._pass(first)
         told = self([entry for entry in output.prompt_logprobs or () if entry is not None])
         known = {"tokens": text, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
         return {key: [known[key], *values] for key, values in told.items()}
+
+    def _pass(self, token: int) -> None:
+        self._offset += len(self._characters.decode(self._tokens.raw(token)))
 
     def _by_text(self, entry: TokenLogprobs) -> dict[str, float]:
         """Of several tokens with the same text the most likely one is listed."""
