@@ -38,6 +38,8 @@ def test_a_conversation_is_tokenised_as_it_is_answered(server: Server) -> None:
     [
         ("/tokenize", {}, "one of `prompt` and `messages`"),
         ("/tokenize", {"prompt": "a", "messages": TURNS}, "one of `prompt` and `messages`"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "needs `messages`"),
+        ("/tokenize", {"messages": TURNS, "add_special_tokens": True}, "templates write their own"),
         ("/tokenize", {"prompt": "\ud800"}, "half of a character"),
         ("/tokenize", {"prompt": "a" * 100_000}, "256 tokens"),
         ("/tokenize", {"prompt": "a", "chat_template": "{{ x }}"}, "`chat_template` is refused"),

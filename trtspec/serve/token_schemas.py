@@ -13,6 +13,8 @@ from trtspec.serve.messages import Messages, Tools
 from trtspec.serve.schemas import TemplateKwargs
 from trtspec.serve.unsupported import TOKENIZE
 
+_OF_TEMPLATES = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+
 
 class TokenizeRequest(Body):
     """A text, or a conversation."""
@@ -33,13 +35,17 @@ class TokenizeRequest(Body):
     def _one_of_both(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give one of `prompt` and `messages`")
+        if self.messages is not None and self.add_special_tokens:
+            raise ValueError("`add_special_tokens` is of a `prompt`: templates write their own")
+        for name in ("tools", *_OF_TEMPLATES):
+            if self.messages is None and getattr(self, name):
+                raise ValueError(f"`{name}` needs `messages`")
         return self
 
     def template_options(self) -> dict[str, Any]:
         """As `LLM.chat` takes them."""
-        names = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        return {"tools": tools, **{name: getattr(self, name) for name in names}}
+        return {"tools": tools, **{name: getattr(self, name) for name in _OF_TEMPLATES}}
 
 
 class DetokenizeRequest(Body):
