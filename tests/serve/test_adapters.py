@@ -45,6 +45,7 @@ def root(text_model: TextModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
     for seed, name in enumerate(("inside/one", "inside/two", "outside")):
         write_adapter(above / name, seed, config["num_hidden_layers"], sizes)
     (above / "inside" / "link").symlink_to(above / "outside")
+    (above / "inside" / "loop").symlink_to(above / "inside" / "loop")
     (above / "inside" / "empty").mkdir()
     return above / "inside"
 
@@ -99,7 +100,8 @@ def test_load_and_unload(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../outside", "link", "/etc", "one/../../outside", "none", "one\0", ".."]
+    "path",
+    ["../outside", "link", "/etc", "one/../../outside", "none", "one\0", "..", "a" * 300, "loop"],
 )
 def test_paths_stay_below_the_folder(server: Server, path: str) -> None:
     answer = load(server, "other", path)

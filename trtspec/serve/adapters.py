@@ -75,9 +75,10 @@ def _confined(root: Path, path: str) -> Path:
     refusal = _refused(
         f"lora_path {path[:128]!r} is no folder below the server's --lora-dir", "lora_path"
     )
-    if "\0" in path:
-        raise refusal
-    folder = (root / path).resolve()
+    try:
+        folder = (root / path).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):  # none; links in a circle; no path at all
+        raise refusal from None
     if not folder.is_relative_to(root) or not folder.is_dir():
         raise refusal
     return folder
