@@ -118,7 +118,8 @@ class PeftConfig:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 value = own
                 break
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
             raise self.refuse(f"{key} of {module} is {value!r}; it must be a number above 0")
         return float(value)
 

@@ -176,9 +176,10 @@ def test_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) 
 def test_damaged_json(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         read_config(tmp_path)
-    (tmp_path / "config.json").write_text('{"vocab_size": ')
-    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
-        read_config(tmp_path)
+    for damaged in ('{"vocab_size": ', "[" * 100_000):
+        (tmp_path / "config.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match="cannot be read as JSON"):
+            read_config(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="holds a list"):
         read_config(tmp_path)

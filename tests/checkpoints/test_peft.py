@@ -143,6 +143,7 @@ def test_other_spellings_of_a_base(tmp_path: Path, prefix: str) -> None:
         ({"layer_replication": [[0, 2]]}, "layers are not repeated"),
         ({"use_something": {"new": 1}}, "use_something is .*: it is not known here"),
         ({"target_modules": "("}, r"the pattern '\(' is none"),
+        ({"r": float("inf")}, "r of .* is inf; it must be a number above 0"),
         ({"lora_alpha": "x"}, "lora_alpha of .* is 'x'; it must be a number above 0"),
         ({"target_modules": ["c_attn"]}, "no projection of the model has such a name|leave out"),
     ],
