@@ -272,7 +272,8 @@ def test_a_faster_builder_of_the_same_engine(
 def test_no_compiler(models: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    plan = plan_build(models.folder("llama"), BuildConfig("float32", 2, 33))
+    build = BuildConfig("float32", 2, 33, backend="aoti")
+    plan = plan_build(models.folder("llama"), build)
     with pytest.raises(BuildError, match=r"no C\+\+ compiler found .* install"):
         build_engine(plan, tmp_path / "engine")
     assert os.listdir(tmp_path) == []

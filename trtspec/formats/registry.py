@@ -161,9 +161,10 @@ def weight_only_kinds() -> Mapping[str, FormatKind]:
 
 
 def floats_of(dtype: str, network: str, in_panels: bool) -> WeightFormat:
-    """The format of floats of ``dtype`` in a network that computes in the dtype ``network``."""
+    """The format of floats of ``dtype`` (``auto``: the network's) in a network that computes in the
+    dtype ``network``."""
     floats = PANELS if in_panels else ROWS
-    return floats if dtype == network else replace(floats, dtype=getattr(torch, dtype))
+    return floats if dtype in ("auto", network) else replace(floats, dtype=getattr(torch, dtype))
 
 
 def floats_beside(weights: WeightFormat) -> WeightFormat:
