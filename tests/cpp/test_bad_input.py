@@ -238,12 +238,12 @@ def changed(name: str, change: Callable[[dict[str, Tensor]], object]) -> Callabl
 
 
 def broken_text(folder: Path) -> None:
-    (folder / "config.json").write_text('{"format_version": 9,\n "target": }')
+    (folder / "config.json").write_text('{"format_version": 10,\n "target": }')
 
 
 STATE = {"name": "sum", "heads": 1, "size": 1, "dtype": "float32", "kind": "slot"}
 DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
-    "older": (edited(format_version=1), ("engine format 1", "reads 9", "trtspec-build")),
+    "older": (edited(format_version=1), ("engine format 1", "reads 10", "trtspec-build")),
     "no_version": (edited(format_version=...), ("not an engine folder",)),
     "no_config": (removed("config.json"), ("config.json cannot be read",)),
     "text": (broken_text, ("config.json", "line 2", "column 12")),
