@@ -132,6 +132,13 @@ def test_an_unknown_policy_is_refused(policy: Any) -> None:
         LLMConfig(scheduling_policy=policy)
 
 
+@pytest.mark.parametrize("policy", [None, "fcfs", sorted])
+def test_a_longest_wait_is_of_priorities(policy: Any) -> None:
+    with pytest.raises(ConfigError, match="has no effect without scheduling_policy='priority'"):
+        LLMConfig(scheduling_policy=policy, priority_max_wait=5.0)
+    assert LLMConfig(scheduling_policy="priority", priority_max_wait=5.0).priority_max_wait == 5.0
+
+
 def test_none_is_first_come_first_served() -> None:
     assert LLMConfig(scheduling_policy=None).scheduling_policy == "fcfs"
 

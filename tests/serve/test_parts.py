@@ -164,6 +164,7 @@ def test_the_gate() -> None:
         {"max_body_bytes": 10}, {"metrics_prefix": "a b"}, {"root_path": "/api/"},
         {"root_path": "api"}, {"worker": 2}, {"max_failed_steps": 0},
         {"keep_alive": 0.0}, {"drain_seconds": -1.0}, {"comment_interval": 0.0},
+        {"lora_dir": "/nowhere/at/all"},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_honoured(bad: dict[str, Any]) -> None:

@@ -16,6 +16,9 @@ from trtspec.llmapi.lora import read_modules
 from trtspec.llmapi.peer_options import ALIASES, FOREIGN
 from trtspec.speculative.recording import read_transfer
 
+_MAX_WAIT = 60.0
+"""Longer than requests wait for a place on a server that keeps up with its load."""
+
 
 @strict_config(aliases=ALIASES, foreign=FOREIGN, none_means_default=True)
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class LLMConfig:
     enforce_eager: bool = False
     async_scheduling: bool = True
     scheduling_policy: Any = "fcfs"
-    priority_max_wait: float = 60.0
+    priority_max_wait: float = _MAX_WAIT
     tokenizer: str | None = None
     skip_tokenizer_init: bool = False
     seed: int | None = None
@@ -107,6 +110,11 @@ class LLMConfig:
                 f"priority_max_wait={self.priority_max_wait!r} must be above 0, in seconds"
             )
         admission_order(self.scheduling_policy, self.priority_max_wait)
+        if self.scheduling_policy != "priority" and self.priority_max_wait != _MAX_WAIT:
+            raise ConfigError(
+                f"priority_max_wait={self.priority_max_wait!r} has no effect without "
+                "scheduling_policy='priority'; set that too, or leave it out"
+            )
         transfer = read_transfer("LLMConfig: `kv_transfer_config`", self.kv_transfer_config)
         object.__setattr__(self, "kv_transfer_config", transfer)
         if self.enforce_eager and self.cuda_graph_config:

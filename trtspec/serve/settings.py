@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from trtspec.config.strict import strict_config
 from trtspec.errors import ConfigError
@@ -71,6 +72,8 @@ class ServeSettings:
             raise ConfigError("api_key is empty, which every client would match; leave it out")
         if any(not key.isascii() or not key.isprintable() for key in self.api_keys):
             raise ConfigError("api_key may hold printable ASCII only, as an HTTP header carries it")
+        if self.lora_dir is not None and not Path(self.lora_dir).expanduser().is_dir():
+            raise ConfigError(f"lora_dir={self.lora_dir!r} is no folder; clients load from there")
         tool_parser(self.tool_call_parser, "")
         reasoning_parser(self.reasoning_parser, "")
         if not 0 <= self.port < 2**16:
