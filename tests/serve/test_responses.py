@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from trtspec import SamplingParams
-from trtspec.serve.tools.reader import AnswerReader
+from trtspec.serve.answer import Answer
 
 from ..e2e.helpers import TinyModels, ngram, open_llm
 from .conftest import Server, run_server
@@ -78,7 +78,7 @@ def test_what_asks_for_nothing_is_taken(server: Server) -> None:
     options: Any = {"stream_options": {"include_obfuscation": False}, "prompt_cache_key": "a"}
     body = asked(**options, store=False, truncation="disabled", stream=True)
     *_, last = server.client().responses.create(**body)
-    assert last.response.output
+    assert last.response.status in ("completed", "incomplete")
 
 
 def test_an_answer_that_is_cut_ends_in_an_incomplete_item(server: Server) -> None:
@@ -101,17 +101,14 @@ def test_figures_are_where_chats_have_them(server: Server) -> None:
 
 
 def test_a_stream_that_fails_ends_in_an_error_event(server: Server, monkeypatch: Any) -> None:
-    reads = AnswerReader.read
+    ends = Answer._send_end
 
-    def once(*given: Any) -> Any:
-        monkeypatch.setattr(AnswerReader, "read", fails)
-        return reads(*given)
-
-    def fails(*given: Any) -> Any:
+    async def fails(*given: Any) -> None:
+        monkeypatch.setattr(Answer, "_send_end", ends)
         raise KeyError
 
-    monkeypatch.setattr(AnswerReader, "read", once)
-    body = {"model": "tiny", "input": "a", "stream": True, "max_output_tokens": 60}
+    monkeypatch.setattr(Answer, "_send_end", fails)
+    body = {"model": "tiny", "input": "a", "stream": True, "max_output_tokens": 4}
     answer = server.post("/v1/responses", json=body)
     *_, kind, data = answer.text.strip().split("\n")
     event = json.loads(data.removeprefix("data: "))
