@@ -1,4 +1,4 @@
-"""WeightFormat: what every way of keeping a linear layer's weights answers for."""
+"""WeightFormat: the interface of all ways to keep the weights of a linear layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtspec.ops.moe import Coding, ExpertWeights, Gating, gate, moe
 
 
 class Norm(Protocol):
-    """A norm that a product takes of its input first, as a module."""
+    """A norm that a product applies to its input first, as a module."""
 
     weight: Tensor
     eps: float
@@ -33,14 +33,17 @@ class BufferSpec:
 
 @dataclass
 class Rounding:
-    """Sums of squares over weights: of what a format changed of them, and of themselves."""
+    """What a format changed of weights by rounding them.
+
+    error: sum of the squares of all changes. weight: sum of the squares of all weights.
+    """
 
     error: float = 0.0
     weight: float = 0.0
 
     @property
     def relative(self) -> float:
-        """Root mean square of the change over that of the weights."""
+        """The root mean square of the changes, relative to that of the weights."""
         return float((self.error / self.weight) ** 0.5) if self.weight else 0.0
 
     def __add__(self, other: Rounding) -> Rounding:
@@ -60,18 +63,18 @@ class ExpertLayers:
         return len(next(iter(self.buffers.values())))
 
     def biased_in(self, dtype: torch.dtype) -> ExpertLayers:
-        """Itself, its biases in a dtype."""
+        """A copy with biases of this dtype."""
         return self if self.bias is None else replace(self, bias=self.bias.to(dtype))
 
     def of(self, expert: int) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Buffers and bias of one expert."""
+        """The buffers and the bias of one expert."""
         own = {name: buffer[expert] for name, buffer in self.buffers.items()}
         return own, None if self.bias is None else self.bias[expert]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Experts ``down(gating(up(x)))``, of ``inner`` elements between."""
+    """Experts ``down(gating(up(x)))`` with ``inner`` features between the two products."""
 
     up: ExpertLayers
     down: ExpertLayers
@@ -79,7 +82,7 @@ class Mixture:
     gating: Gating
 
     def biased_in(self, dtype: torch.dtype) -> Mixture:
-        """Itself, its biases in a dtype."""
+        """A copy with biases of this dtype."""
         return replace(self, up=self.up.biased_in(dtype), down=self.down.biased_in(dtype))
 
     def by_op(
@@ -90,15 +93,18 @@ class Mixture:
         weights: Tensor,
         residual: Tensor | None,
     ) -> Tensor:
-        """`moe` over buffers that are called as the fields of `ExpertWeights`."""
+        """Call `moe`, for formats whose buffers are named as the fields of `ExpertWeights`."""
         up, down = (ExpertWeights(**each.buffers, bias=each.bias) for each in (self.up, self.down))
         return moe(x, chosen, weights, self.inner, up, down, coding, self.gating, residual)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a product is to run: a backend by name, a device, and whether networks there call the
-    ops of trtspec. ``with_ops`` names the backends that do, for messages."""
+    """Where products run.
+
+    backend: by name. runs_ops: whether networks call the ops of trtspec there. with_ops: the names
+    of the backends where they do, for messages.
+    """
 
     backend: str
     device: str
@@ -107,14 +113,14 @@ class Place:
 
 
 class WeightFormat(ABC):
-    """How a linear layer of N outputs and K inputs keeps its weights. Formats are immutable values:
-    one serves all layers of a network.
+    """How a linear layer of N outputs and K inputs keeps its weights. Formats are immutable; one
+    serves all layers of a network.
 
-    name: as users write it. is_rounded: whether weights are rounded to fewer bits than floats have;
-    the rows of an embedding are then kept beside a tied head. network_dtype: of networks with such
-    weights where none is asked for; None: that of their floats. traits: what sets it apart from
-    others of its name, groups aside. group_size: inputs that share a scale; 0: all of them, or
-    there are none.
+    name: as users write it. network_dtype: the default dtype of networks with such weights; None:
+    that of their floats. is_rounded: whether weights have fewer bits than floats; an embedding
+    is read from such a head only if both have this format. traits: what tells it from other formats
+    of its name, except groups. group_size: inputs that share a scale; 0: all of them, or there are
+    no scales.
     """
 
     name: str
@@ -124,24 +130,22 @@ class WeightFormat(ABC):
     group_size: int = 0
 
     def in_groups(self, size: int) -> WeightFormat:
-        """Itself with groups of a size that divides its own: a scale stands for several of them."""
+        """A copy with groups of a size that divides its own; several then have equal scales."""
         return self
 
     @property
     def arranges_inputs(self) -> bool:
-        """Whether inputs are scaled or put in another order first, as the weights at hand say."""
+        """Whether products scale or reorder their inputs first, as each layer's weights say."""
         return False
 
     @abstractmethod
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
-        """The buffers of a layer in a network of ``dtype``, by the names that a ``state_dict`` has
-        them under."""
+        """The buffers of a layer in a network of ``dtype``, by their names in a ``state_dict``."""
 
     @abstractmethod
     def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
-        """Fill ``buffers`` from weights ``[n_i, K]`` (sum of n_i = N) in the order of the outputs.
-
-        Returns what rounding changed.
+        """Fill ``buffers`` from weights ``[n_i, K]`` (sum of n_i = N), in the order of the outputs;
+        returns what rounding changed.
 
         Raises:
             CheckpointError: values that the format cannot hold.
@@ -174,10 +178,10 @@ class WeightFormat(ABC):
         weights: Tensor,
         residual: Tensor | None,
     ) -> Tensor:
-        """``residual`` plus what the experts ``chosen [T, k] i64`` make of ``x [T, H]``, times
-        their ``weights [T, k] f32``: see `trtspec.ops.moe`, whose meaning this is.
+        """``residual`` plus the sum of the outputs of the experts ``chosen [T, k] i64`` for ``x [T,
+        H]``, weighted by ``weights [T, k] f32``, as `trtspec.ops.moe` defines it.
 
-        A format without a way of its own multiplies all rows with every expert.
+        By default every expert multiplies all rows.
         """
         sums = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         around: dict[str, Any] = {"norm": None, "gated": False, "residual": None}
@@ -192,34 +196,34 @@ class WeightFormat(ABC):
         return sums.to(x.dtype) if residual is None else residual + sums.to(x.dtype)
 
     def reads_chosen_experts(self, device: str) -> bool:
-        """Whether `mixture` reads those experts alone that rows chose, on a device."""
+        """Whether `mixture` reads only chosen experts on this device."""
         return False
 
     @abstractmethod
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
-        """The weight ``[N, K] f32`` that the buffers stand for: the format's reference."""
+        """The weight ``[N, K] f32`` that the buffers hold: the reference of the format."""
 
     def rows(
         self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
     ) -> Tensor:
-        """Rows ``W[ids]`` as ``[T, K]`` of ``dtype``, that of the network: of an embedding, which
-        may be tied to a head. No others are dequantised."""
+        """The rows ``W[ids]`` of an embedding, or of the head that it is tied to, as ``[T, K]`` in
+        the network's ``dtype``. Only these rows are dequantised."""
         raise NotImplementedError(f"weights in format {self.name} are not looked up by rows")
 
     @abstractmethod
     def bytes(self, n: int, k: int, dtype: torch.dtype) -> int:
-        """What one pass over a layer's weights must read, padding left out."""
+        """Bytes that one pass over a layer's weights reads, without padding."""
 
     def unsupported(self, place: Place) -> str | None:
-        """Why the product cannot run there ("on device 'cuda', ..."), or None where it can."""
+        """Why products cannot run there, as in "on device 'cuda', ..."; None: they can."""
         return None
 
     def describe(self, dtype: str) -> str:
-        """A network of ``dtype`` with such weights, in a few words."""
+        """A short description of a network of ``dtype`` with such weights."""
         return dtype
 
 
 def op_arguments(norm: Norm | None, gated: bool, residual: Tensor | None) -> dict[str, Any]:
-    """What stands around a product, as the ops of `trtspec.ops` for linear layers take it."""
+    """Arguments of the linear ops of `trtspec.ops` for what a product does before and after."""
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
     return {"norm": weight, "eps": eps, "gated": gated, "residual": residual}

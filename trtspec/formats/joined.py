@@ -1,4 +1,4 @@
-"""Parts of one layer, each in a format of its own, one behind the other along the outputs."""
+"""Layers whose outputs are those of several parts, each in a format of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from trtspec.formats.stored import StoredWeight
 
 @dataclass(frozen=True)
 class JoinedFormat(WeightFormat):
-    """``part{i}_B`` for each buffer B of part i. parts: outputs and format of each. A product is
-    that of the parts, with what stands around it taken by each."""
+    """Buffers ``part{i}_B`` for each buffer B of part i. Products are those of the parts, which are
+    concatenated; each part takes the norm or gate of the input itself.
+
+    parts: the number of outputs and the format of each.
+    """
 
     parts: tuple[tuple[int, WeightFormat], ...]
 
@@ -82,8 +85,9 @@ class JoinedFormat(WeightFormat):
 
 
 def joined(parts: Iterable[tuple[int, WeightFormat]]) -> WeightFormat:
-    """One format for parts of so many outputs each: that of all, where they have the same. Parts
-    that arrange their inputs may do so differently, which shows only in their values."""
+    """One format for parts, given by their numbers of outputs and their formats. Parts of equal
+    formats are one, unless they arrange their inputs: each may do so in its own way, which only its
+    values show."""
     apart = [
         (count, kind, i if kind.arranges_inputs else -1) for i, (count, kind) in enumerate(parts)
     ]

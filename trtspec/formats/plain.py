@@ -1,4 +1,4 @@
-"""Weights as floats: in panels for the ops of a CPU, or in rows for torch's."""
+"""Weights as floats: in panels for the ops for CPUs, or in rows for torch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ NAME = "plain"
 
 @dataclass(frozen=True)
 class PlainFormat(WeightFormat):
-    """Weights as they are. dtype: one of fewer bits than the network's, to which products round
-    their inputs, and nothing else; None: the network's."""
+    """Weights as floats.
+
+    dtype: one of fewer bits than the network's, to which products round their inputs but not their
+    outputs; None: the network's.
+    """
 
     dtype: torch.dtype | None = None
 

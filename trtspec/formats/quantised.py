@@ -1,5 +1,5 @@
-"""Weights in 4 or 8 bits, integers or floats, with scales of groups of inputs, for the ops of a
-CPU."""
+"""Weights of 4 or 8 bits, integers or floats, with a scale for each group of inputs, which the ops
+for CPUs read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from trtspec.ops.linear_quantised import (
 from trtspec.ops.moe import Coding
 
 ROUNDED_INPUTS = WeightStorage(8).name
-"""The ``activation_dtype`` of products whose inputs are rounded."""
+"""The ``activation_dtype`` that makes products round their inputs."""
 _OF_INPUTS = {
     "input_scales": "the factors of their inputs",
     "permutation": "the orders of their inputs (act-order)",
@@ -52,13 +52,13 @@ _ROWS_AT_ONCE = 4096  # quantised together: a head's floats are not all copied s
 
 @dataclass(frozen=True)
 class QuantisedFormat(WeightFormat):
-    """The buffers of `QuantisedWeights`, by its names, for `trtspec.ops.linear_quantised`.
+    """Buffers named as the fields of `QuantisedWeights`, for `trtspec.ops.linear_quantised`.
 
-    scheme: kind and bits of values (4 or 8), groups, and which buffers beside ``packed`` and
-    ``scales`` there are. rounds_inputs: whether products are of integers, inputs rounded to 8 bits;
-    FP8 is multiplied by floats.
+    scheme: the kind of values and their bits (4 or 8), groups, and which buffers there are beside
+    ``packed`` and ``scales``. rounds_inputs: whether products round inputs to 8 bits and multiply
+    integers; with FP8 they multiply floats.
 
-    Quantised weights are taken as they are; beside integers, floats are rounded symmetrically.
+    Quantised weights are loaded as they are. Floats are rounded symmetrically, to integers only.
     """
 
     scheme: WeightStorage
@@ -66,8 +66,8 @@ class QuantisedFormat(WeightFormat):
 
     is_rounded = True
     network_dtype = "float32"
-    """A pass takes as long as its weights take to be read: the floats between products cost next to
-    nothing, and 16 bits of them would lose accuracy beside the rounded inputs of products."""
+    """Reading the weights is what a pass takes its time for. Float32 between products costs next to
+    nothing, and 16 bits there would lose accuracy on top of what rounded inputs lose."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -143,7 +143,7 @@ class QuantisedFormat(WeightFormat):
         values: list[Tensor],
         groups: dict[str, list[Tensor]],
     ) -> Rounding:
-        """Add rounded floats to values and groups."""
+        """Round floats, and append them to ``values``, and their scales to ``groups``."""
         assert self.scheme.table is None and not self.scheme.is_float8, "those are read, not made"
         rounding = Rounding()
         bits, size = self.scheme.bits, self.scheme.group_size
@@ -176,7 +176,7 @@ class QuantisedFormat(WeightFormat):
         values: list[Tensor],
         groups: dict[str, list[Tensor]],
     ) -> None:
-        """Add a checkpoint's values to values, and to groups what belongs to them."""
+        """Append a checkpoint's values to ``values``, and their scales and so on to ``groups``."""
         self._require_values(part.name, found.values)
         size = self.scheme.group_size
         scales = part.grouped(found.scales, size)
@@ -195,7 +195,7 @@ class QuantisedFormat(WeightFormat):
         groups["offsets"].append(minima)
 
     def _require_values(self, name: str, values: Tensor) -> None:
-        """CheckpointError for values that are not among those of the format."""
+        """CheckpointError for values that the format does not have."""
         assert (values.dtype == torch.float8_e4m3fn) == self.scheme.is_float8
         if self.scheme.is_float8:
             wrong = values.view(torch.uint8) & _NAN == _NAN
@@ -212,14 +212,14 @@ class QuantisedFormat(WeightFormat):
             raise CheckpointError(f"the checkpoint's tensor {name} has {told}")
 
     def _patterns(self, values: Tensor) -> Tensor:
-        """Values ``[N, K] i8`` (of FP8 their bytes) as `pack_values` takes their bits."""
+        """The bit patterns of values ``[N, K] i8`` (FP8: of their bytes), for `pack_values`."""
         if self.scheme.table is not None:
             return self._places[values.int()] - _PATTERNS // 2
         return values ^ -128 if self.scheme.is_float8 else values
 
     @property
     def _places(self) -> Tensor:
-        """By value, modulo 256, its first place in the table; of what is not there 16."""
+        """The first place in the table of each value modulo 256; 16 if it is not there."""
         places = torch.full((256,), _PATTERNS, dtype=torch.int8)
         for place in reversed(range(_PATTERNS)):
             places[(self.scheme.table or ())[place]] = place
@@ -232,7 +232,7 @@ class QuantisedFormat(WeightFormat):
         parts: Sequence[StoredWeight],
         buffers: Mapping[str, Tensor],
     ) -> None:
-        """Fill a buffer about the inputs, which parts that are fused have in common."""
+        """Fill a buffer that concerns inputs, which the parts of a fused layer share."""
         quantised = {part.name: part for part in parts if part.quantised is not None}
         found = [getattr(part.quantised, name) for part in quantised.values()]
         given = [neutral if each is None else each for each in found]
@@ -338,11 +338,11 @@ def _squares(tensor: Tensor) -> float:
 
 
 def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> QuantisedFormat:
-    """The format that keeps a checkpoint's weights of a scheme; groups of more inputs than there is
-    a kernel for become several.
+    """The format that keeps a checkpoint's weights of a scheme. Groups too large for any kernel are
+    divided into several.
 
     Raises:
-        ConfigError: a scheme that no kernel reads.
+        ConfigError: no kernel reads such weights.
     """
     rounds_inputs = rounds_inputs and not scheme.is_float8
     if not scheme.group_size:

@@ -1,4 +1,4 @@
-"""StoredWeight: a weight as a checkpoint has it, of floats or quantised, by its name."""
+"""StoredWeight: a weight as a checkpoint stores it, as floats or quantised, with its name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StoredWeight:
 
     @property
     def quantised(self) -> QuantisedTensor | None:
-        """Itself as it is quantised; None: it is of floats."""
+        """The quantised weight; None: it is stored as floats."""
         return self.weight if isinstance(self.weight, QuantisedTensor) else None
 
     @property
@@ -50,15 +50,15 @@ class StoredWeight:
         return self.weight.floats() if isinstance(self.weight, QuantisedTensor) else self.weight
 
     def picked(self, rows: Tensor) -> StoredWeight:
-        """Its outputs ``rows [n] i64``."""
+        """The weight of the outputs ``rows [n] i64`` only."""
         if isinstance(self.weight, QuantisedTensor):
             picked = self.weight.with_rows(lambda part: part.index_select(0, rows))
             return StoredWeight(self.name, picked)
         return StoredWeight(self.name, self.weight[rows])
 
     def grouped(self, of: Tensor, group_size: int) -> Tensor:
-        """Scales, zero points or minima ``[n, G]`` of its groups for groups of that size, ``[n,
-        ceil(K / group_size)]``.
+        """Turn its scales, zero points or minima ``of [n, G]`` into those of groups of this size,
+        ``[n, ceil(K / group_size)]``.
 
         Raises:
             CheckpointError: a group would span several of the checkpoint's that differ.
@@ -77,8 +77,8 @@ class StoredWeight:
         return found
 
     def require_finite(self, purpose: str) -> None:
-        """CheckpointError, ending with ``purpose``, for floats, or for scales, minima or factors of
-        inputs, that are not finite."""
+        """CheckpointError if floats, scales, minima or input scales are not finite; its message
+        ends with ``purpose``."""
         found = self.weight
         parts: dict[str, Tensor | None] = {}
         if isinstance(found, QuantisedTensor):
