@@ -190,6 +190,29 @@ def test_a_kept_prefix_is_of_one_adapter(models: AdaptedModels) -> None:
     assert found == [0, 0, 0, 28, 28, 28, 0]
 
 
+def test_log_probabilities_of_prompts(models: AdaptedModels) -> None:
+    """Those of the merged model, also where the prompt was read before, and with preemption."""
+    case, params = "qwen2_tied", replace(GREEDY, prompt_logprobs=1)
+    names = ("a", "b", None)
+    expected = []
+    for name in names:
+        folder = models.folder(case) if name is None else models.merged(case, name)
+        with open_llm(folder) as llm:
+            expected.append(llm.generate(PROMPTS[0], params, use_tqdm=False).prompt_logprobs)
+    with open_llm(models.folder(case), ngram(3), **ROOM, **TIGHT) as llm:
+        given = [models.request(case, name) for name in names]
+        for _ in range(2):
+            llm.generate([PROMPTS[0]] * 3, GREEDY, use_tqdm=False, lora_request=given)
+            outputs = llm.generate([PROMPTS[0]] * 3, params, use_tqdm=False, lora_request=given)
+            for output, wanted in zip(outputs, expected, strict=True):
+                found = output.prompt_logprobs
+                assert found[0] is wanted[0] is None
+                for ours, theirs in zip(found[1:], wanted[1:], strict=True):
+                    assert ours.token == theirs.token
+                    assert ours.top == pytest.approx(theirs.top, abs=1e-4)
+        assert_unused(llm)
+
+
 def test_more_adapters_than_places(models: AdaptedModels) -> None:
     """They take turns in a batch that has room for two of them; requests without one do not wait
     for any."""

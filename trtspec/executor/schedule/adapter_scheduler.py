@@ -55,6 +55,6 @@ class AdapterScheduler(Scheduler):
         place = self._pool.take(request.adapter)
         if place is None:
             return False
-        request.tokens.adapt(request.adapter.number, place)
+        request.place_adapter(place)
         super().add(request)
         return True

@@ -110,16 +110,7 @@ class Request:
         ends = (*eos_token_ids, *params.stop_token_ids)
         limits = max_output_tokens, max_draft_len
         tokens = TokenSequence(id, prompt, *limits, params, seed, sample_index, ends)
-        if params.prompt_logprobs is not None:
-            if adapter is not None:
-                raise RequestError(
-                    f"prompt_logprobs={params.prompt_logprobs} is not offered with an adapter; "
-                    "leave one of them out"
-                )
-            # By the identity that an adapter would give it, no other's rows are its prefix: those
-            # that come out of a cache are not computed, and say nothing.
-            tokens.adapt(_PRIVATE + id, _NO_SLOT)
-        return cls(
+        request = cls(
             id=id,
             tokens=tokens,
             num_prompt_tokens=len(prompt),
@@ -133,6 +124,18 @@ class Request:
             max_draft_len=max_draft_len,
             adapter=adapter,
         )
+        request.place_adapter(_NO_SLOT)
+        return request
+
+    def place_adapter(self, slot: int) -> None:
+        """Its adapter, if it has one, lies at ``slot`` among those of the engine. To be said before
+        a cache knows it."""
+        if self.params.prompt_logprobs is not None:
+            # By the identity that an adapter of its own would give it, no other's rows are its
+            # prefix: those that come out of a cache are not computed, and say nothing.
+            self.tokens.adapt(_PRIVATE + self.id, slot)
+        elif self.adapter is not None:
+            self.tokens.adapt(self.adapter.number, slot)
 
     @property
     def reads_own_prompt(self) -> bool:
