@@ -85,7 +85,10 @@ class PeftConfig:
 
     def rank(self, module: str) -> int:
         """The rank of a module's adapter."""
-        return int(self._number("r", "rank_pattern", module, 8))
+        rank = self._number("r", "rank_pattern", module, 8)
+        if not rank.is_integer():
+            raise self.refuse(f"r of {module} is {rank}; a rank is a whole number")
+        return int(rank)
 
     def scale(self, module: str) -> float:
         """The factor of the product of its two matrices."""

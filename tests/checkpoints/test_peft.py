@@ -144,6 +144,7 @@ def test_other_spellings_of_a_base(tmp_path: Path, prefix: str) -> None:
         ({"use_something": {"new": 1}}, "use_something is .*: it is not known here"),
         ({"target_modules": "("}, r"the pattern '\(' is none"),
         ({"r": float("inf")}, "r of .* is inf; it must be a number above 0"),
+        ({"r": 3.5}, "r of .* is 3.5; a rank is a whole number"),
         ({"lora_alpha": "x"}, "lora_alpha of .* is 'x'; it must be a number above 0"),
         ({"target_modules": ["c_attn"]}, "no projection of the model has such a name|leave out"),
     ],
