@@ -276,7 +276,8 @@ class PyExecutor:
             where = f"at output token {request.num_output_tokens}"
             unusable = EngineError(
                 f"the model returned no usable logits {where} (NaN, or every token excluded); "
-                "check the checkpoint and the request's bans, or use dtype float32"
+                "check the checkpoint and the request's bans, or use dtype float32, or "
+                "kv_cache_dtype bfloat16, whose range is wider than float16's"
             )
             fault = self._sampler.fault(request, self._target.vocab_size)
             return StepOutput(request, error=fault or unusable)

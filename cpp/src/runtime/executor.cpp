@@ -43,7 +43,7 @@ std::string no_usable_logits(const Request& request) {
   return "the model returned no usable logits at output token " +
          std::to_string(request.num_output_tokens()) +
          " (NaN, or every token excluded); check the checkpoint and the request's bans, or use "
-         "dtype float32";
+         "dtype float32, or kv_cache_dtype bfloat16, whose range is wider than float16's";
 }
 
 }  // namespace
