@@ -114,7 +114,7 @@ def walk(
     owners: Tensor,
     parents: Tensor,
 ) -> Tensor:
-    values[: len(fed)] = fed
+    values[: len(fed)] = fed[: len(values)]  # a draft keeps none
     before = torch.where(contexts[:, None, None] > 0, sums[slots], 0)
     seen = torch.empty_like(fed)
     for row, (owner, parent) in enumerate(zip(owners.tolist(), parents.tolist(), strict=True)):
@@ -315,9 +315,18 @@ def test_a_snapshot_that_is_a_token_off_is_found(
     assert tokens([first]) == expected["greedy"][:1] != tokens([again])
 
 
-def test_what_keeps_no_states_refuses_them(models: TinyModels, toy: Path) -> None:
-    with pytest.raises(ConfigError, match="drafts with DecayedSumForCausalLM, whose layers keep"):
-        open_llm(models.folder("llama"), tree(toy, 2, 3, 7))
+@pytest.mark.parametrize(("topk", "rows", "least"), [(1, 4, 3.5), (2, 7, 2.5)])
+def test_it_drafts_for_itself(
+    toy: Path, expected: dict[str, list[list[int]]], topk: int, rows: int, least: float
+) -> None:
+    """A draft's states are stepped by the passes of a rollout: a chain is right up to the ends, and
+    a tree as far as its few rows hold the likeliest path."""
+    with open_llm(toy, tree(toy, topk, 3, rows), max_seq_len=96) as llm:
+        assert tokens(llm.generate(PROMPTS, PARAMS, use_tqdm=False)) == expected["greedy"]
+        assert least < llm.get_metrics()["acceptance_length"] <= 4
+
+
+def test_what_keeps_no_states_refuses_them(toy: Path) -> None:
     with pytest.raises(ConfigError, match=r"has layers that keep states, and graphs of .*'onnx'"):
         open_llm(toy, backend="onnx")
     with pytest.raises(EngineError, match=r"states of max_batch_size 8 requests take \d+ bytes"):

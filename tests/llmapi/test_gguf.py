@@ -45,7 +45,7 @@ def test_an_engine_needs_its_file_no_more(tmp_path: Path, file: Path) -> None:
     copy = Path(shutil.copy(file, tmp_path / "copy.gguf"))
     engine = build(copy, output_dir=tmp_path / "engine", backend="eager")
     with LLM(copy, backend="eager") as llm:
-        assert llm.config.build.dtype == "bfloat16" and llm.config.target.eos_token_ids == (0,)
+        assert llm.config.build.dtype == "float32" and llm.config.target.eos_token_ids == (0,)
         prompts = ["the cat", CHAT[0]["content"]]
         outputs = [output.outputs[0] for output in llm.generate(prompts, GREEDY, use_tqdm=False)]
         chat = llm.chat(CHAT, GREEDY).outputs[0].text

@@ -42,6 +42,9 @@ class Cache:
 
     def rows(self, request: Request, start: int, tokens: list[int]) -> None: ...
 
+    def ends(self, request: Request, start: int, end: int) -> list[int]:
+        return [end]
+
     def rows_to_offer(self, *what: Any) -> int:
         return 0
 
