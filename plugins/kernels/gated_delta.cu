@@ -1,44 +1,23 @@
-// gated_delta: a block has some columns of a head's state in shared memory, a thread one of them. It
-// goes through all rows of a request; of a tree each row is a block's, which walks its path from the
-// committed state. The root's state is written behind all blocks that read what lay there.
+// gated_delta, over columns of the heads' states: keys by values.
 #include <kernels.hpp>
 
-#include "launch.hpp"
-#include "state_walk.cuh"
+#include "state_columns.cuh"
 
 namespace trtspec::cuda {
 namespace {
 
-constexpr int kColumns = 64;
 constexpr int kWarps = kColumns / kLanes;
 constexpr float kTiny = 1e-6f;  // as the CPU kernel
 
 // All threads of a block call each of these.
 template <class T>
-class HeadColumns {
+class HeadColumns : public StateColumns {
  public:
   __device__ HeadColumns(const GatedDeltaParams& p, std::int64_t request)
-      : p_(p),
-        request_(request),
-        head_(blockIdx.y),
-        column_(std::int64_t{blockIdx.z} * kColumns + threadIdx.x),
-        query_(reinterpret_cast<float*>(dynamic_shared())),
-        key_(query_ + p.key_dim),
-        own_(key_ + p.key_dim + threadIdx.x) {}
-
-  __device__ bool is_there() const { return column_ < p_.value_dim; }
-
-  __device__ void load_state() {
-    const bool is_new = p_.walk.context_lens[request_] == 0;
-    for (std::int64_t k = 0; k < p_.key_dim; ++k) {
-      own_[k * kColumns] = is_new || !is_there() ? 0 : state()[k * p_.value_dim];
-    }
-  }
-
-  __device__ void store_state() const {
-    if (!is_there()) return;
-    for (std::int64_t k = 0; k < p_.key_dim; ++k) state()[k * p_.value_dim] = own_[k * kColumns];
-  }
+      : StateColumns(p.walk, request, p.state, p.value_heads, p.key_dim, p.value_dim),
+        p_(p),
+        query_(vectors_[0]),
+        key_(vectors_[1]) {}
 
   // The output of the row's column.
   __device__ float take_in(std::int64_t row) {
@@ -84,11 +63,6 @@ class HeadColumns {
     return static_cast<const T*>(p_.qkv) + row * (2 * keys() + p_.value_heads * p_.value_dim);
   }
 
-  __device__ float* state() const {
-    const std::int64_t place = p_.walk.state_slots[request_] * p_.value_heads + head_;
-    return p_.state + place * p_.key_dim * p_.value_dim + column_;
-  }
-
   // Queries and keys, divided by their lengths, queries by the root of key_dim too.
   __device__ void load_keys(std::int64_t row) {
     const T* from = row_of(row) + p_.key_head_of(head_) * p_.key_dim;
@@ -123,38 +97,13 @@ class HeadColumns {
   }
 
   const GatedDeltaParams& p_;
-  std::int64_t request_, head_, column_;
-  float* query_;
-  float* key_;
-  float* own_;  // the thread's column: element k is own_[k * kColumns]
+  float* const query_;
+  float* const key_;
 };
-
-// blockIdx.x: a row.
-template <class T>
-__global__ void __launch_bounds__(kColumns) read(const __grid_constant__ GatedDeltaParams p) {
-  const std::int64_t row = blockIdx.x;
-  const std::int64_t request = request_of(p.walk, row);
-  HeadColumns<T> columns(p, request);
-  read_states(p.walk, row, request, columns);
-}
-
-// blockIdx.x: a request, whose root is taken in if it is a tree.
-template <class T>
-__global__ void __launch_bounds__(kColumns) take_in(const __grid_constant__ GatedDeltaParams p) {
-  HeadColumns<T> columns(p, blockIdx.x);
-  take_in_root(p.walk, blockIdx.x, columns);
-}
 
 template <class T>
 cudaError_t run(const GatedDeltaParams& p, cudaStream_t stream) {
-  const auto heads = static_cast<unsigned>(p.value_heads);
-  const auto blocks = static_cast<unsigned>(divide_up(p.value_dim, kColumns));
-  const std::size_t shared = static_cast<std::size_t>(p.key_dim) * (kColumns + 2) * sizeof(float);
-  const dim3 rows(static_cast<unsigned>(p.walk.rows), heads, blocks);
-  const cudaError_t error = launch(read<T>, rows, kColumns, shared, stream, p);
-  if (error != cudaSuccess || p.walk.requests == 0) return error;
-  const dim3 requests(static_cast<unsigned>(p.walk.requests), heads, blocks);
-  return launch(take_in<T>, requests, kColumns, shared, stream, p);
+  return walk_states<HeadColumns<T>>(p, p.value_heads, p.key_dim, p.value_dim, stream);
 }
 
 }  // namespace

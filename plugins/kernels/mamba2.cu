@@ -1,41 +1,20 @@
-// mamba2: as gated_delta, a block has some columns of a head's state in shared memory, a thread one of
-// them, and goes through all rows of a request, or of a tree along a row's path.
+// mamba2, over columns of the heads' states: state_size by head_dim.
 #include <kernels.hpp>
 
-#include "launch.hpp"
-#include "state_walk.cuh"
+#include "state_columns.cuh"
 
 namespace trtspec::cuda {
 namespace {
 
-constexpr int kColumns = 64;
-
 // All threads of a block call each of these.
 template <class T>
-class HeadColumns {
+class HeadColumns : public StateColumns {
  public:
   __device__ HeadColumns(const Mamba2Params& p, std::int64_t request)
-      : p_(p),
-        request_(request),
-        head_(blockIdx.y),
-        column_(std::int64_t{blockIdx.z} * kColumns + threadIdx.x),
-        b_(reinterpret_cast<float*>(dynamic_shared())),
-        c_(b_ + p.state_size),
-        own_(c_ + p.state_size + threadIdx.x) {}
-
-  __device__ bool is_there() const { return column_ < p_.head_dim; }
-
-  __device__ void load_state() {
-    const bool is_new = p_.walk.context_lens[request_] == 0;
-    for (std::int64_t n = 0; n < p_.state_size; ++n) {
-      own_[n * kColumns] = is_new || !is_there() ? 0 : state()[n * p_.head_dim];
-    }
-  }
-
-  __device__ void store_state() const {
-    if (!is_there()) return;
-    for (std::int64_t n = 0; n < p_.state_size; ++n) state()[n * p_.head_dim] = own_[n * kColumns];
-  }
+      : StateColumns(p.walk, request, p.state, p.heads, p.state_size, p.head_dim),
+        p_(p),
+        b_(vectors_[0]),
+        c_(vectors_[1]) {}
 
   // The output of the row's column, before its gate.
   __device__ float take_in(std::int64_t row) {
@@ -80,45 +59,14 @@ class HeadColumns {
   __device__ std::int64_t inner() const { return p_.heads * p_.head_dim; }
   __device__ std::int64_t value() const { return head_ * p_.head_dim + column_; }
 
-  __device__ float* state() const {
-    const std::int64_t place = p_.walk.state_slots[request_] * p_.heads + head_;
-    return p_.state + place * p_.state_size * p_.head_dim + column_;
-  }
-
   const Mamba2Params& p_;
-  std::int64_t request_, head_, column_;
-  float* b_;
-  float* c_;
-  float* own_;  // the thread's column: element n is own_[n * kColumns]
+  float* const b_;
+  float* const c_;
 };
-
-// blockIdx.x: a row.
-template <class T>
-__global__ void __launch_bounds__(kColumns) read(const __grid_constant__ Mamba2Params p) {
-  const std::int64_t row = blockIdx.x;
-  const std::int64_t request = request_of(p.walk, row);
-  HeadColumns<T> columns(p, request);
-  read_states(p.walk, row, request, columns);
-}
-
-// blockIdx.x: a request, whose root is taken in if it is a tree.
-template <class T>
-__global__ void __launch_bounds__(kColumns) take_in(const __grid_constant__ Mamba2Params p) {
-  HeadColumns<T> columns(p, blockIdx.x);
-  take_in_root(p.walk, blockIdx.x, columns);
-}
 
 template <class T>
 cudaError_t run(const Mamba2Params& p, cudaStream_t stream) {
-  const auto heads = static_cast<unsigned>(p.heads);
-  const auto blocks = static_cast<unsigned>(divide_up(p.head_dim, kColumns));
-  const std::size_t shared =
-      static_cast<std::size_t>(p.state_size) * (kColumns + 2) * sizeof(float);
-  const dim3 rows(static_cast<unsigned>(p.walk.rows), heads, blocks);
-  const cudaError_t error = launch(read<T>, rows, kColumns, shared, stream, p);
-  if (error != cudaSuccess || p.walk.requests == 0) return error;
-  const dim3 requests(static_cast<unsigned>(p.walk.requests), heads, blocks);
-  return launch(take_in<T>, requests, kColumns, shared, stream, p);
+  return walk_states<HeadColumns<T>>(p, p.heads, p.state_size, p.head_dim, stream);
 }
 
 }  // namespace
