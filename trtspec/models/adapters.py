@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,44 +19,23 @@ from trtspec.models.layer_facts import decoder_facts
 from trtspec.models.linear import Linear
 from trtspec.models.loading import FUSED
 from trtspec.models.lora import Lora
-from trtspec.models.rows import PackedRows
+from trtspec.models.rows import PackedRows, Rows
 
 ADAPTED = ("attn.", "mlp.")
 """Prefixes, within a layer, of the products that can have adapters."""
 
 
 class AdapterRows(NamedTuple):
-    """The packed rows of a network with adapters. ``adapters [T] i32``: the slot of each row's
-    adapter, or -1 for none."""
+    """The packed rows of a call of a network with adapters. ``adapters [T] i32``: the slot of each
+    row's adapter, or -1 for none."""
 
     packed: PackedRows
     adapters: Tensor
 
-    @property
-    def positions(self) -> Tensor:
-        """See `Rows.positions`."""
-        return self.packed.positions
 
-    def attend(self, *given: Any, **named: Any) -> Tensor:
-        """See `Rows.attend`."""
-        return self.packed.attend(*given, **named)
-
-    def attend_latents(self, *given: Any, **named: Any) -> Tensor:
-        """See `Rows.attend_latents`."""
-        return self.packed.attend_latents(*given, **named)
-
-    def read(self, *given: Any, **named: Any) -> Tensor:
-        """See `Rows.read`."""
-        return self.packed.read(*given, **named)
-
-    def write(self, *given: Any, **named: Any) -> None:
-        """See `Rows.write`."""
-        self.packed.write(*given, **named)
-
-
-def adapters_of(rows: object) -> Tensor | None:
-    """The adapter slot of each row ``[T] i32``, if the rows have them."""
-    return rows.adapters if isinstance(rows, AdapterRows) else None
+def without_adapters(rows: Rows | AdapterRows) -> tuple[Rows, Tensor | None]:
+    """The rows as layers take them, and the adapter slot of each ``[T] i32``, if they have one."""
+    return rows if isinstance(rows, AdapterRows) else (rows, None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from trtspec.errors import CheckpointError
 from trtspec.formats.network_formats import NetworkFormats, reads_head
 from trtspec.formats.registry import IN_PANELS
 from trtspec.formats.stored import read_tensor
-from trtspec.models.adapters import adapters_of, add_adapters
+from trtspec.models.adapters import AdapterRows, add_adapters, without_adapters
 from trtspec.models.block_map import require_blocks
 from trtspec.models.decoder import DecoderLayer
 from trtspec.models.embedding import Embedding, rounded_scale
@@ -141,7 +141,7 @@ class CausalLM(nn.Module):
     def trunk(
         self,
         input_ids: Tensor,
-        rows: Rows,
+        rows: Rows | AdapterRows,
         caches: Caches,
         kept: Tensor | None = None,
         added: Tensor | None = None,
@@ -162,12 +162,12 @@ class CausalLM(nn.Module):
             x = x * self.embedding_scale
         if added is not None:
             x = x + added
+        rows, adapters = without_adapters(rows)
         rotations = self.rotary.of_layers(rows.positions)
         given: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.per_layer is not None:
             given = self.per_layer(input_ids, x)
         states, last = {-1: x}, len(self.layers) - 1
-        adapters = adapters_of(rows)
         cuts_early = max(self.capture_layers, default=-1) < last
         for i, layer in enumerate(self.layers):
             cut = kept if cuts_early and i == last else None
@@ -205,7 +205,7 @@ class CausalLM(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        rows: Rows,
+        rows: Rows | AdapterRows,
         logits_rows: Tensor,
         caches: Caches,
     ) -> tuple[Tensor, ...]:
