@@ -26,10 +26,11 @@ class TokenSequence(Sequence[int]):
     native call; slices are lists.
 
     address: of the C++ request, for native calls, valid as long as this object lives: it has the
-    tokens, the sampling options of their rows, and what ends the text.
+    tokens, the sampling options of their rows, and what ends the text. adapter_slot: see `adapt`;
+    -1: none.
     """
 
-    __slots__ = ("_owner", "address")
+    __slots__ = ("_owner", "adapter_slot", "address")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class TokenSequence(Sequence[int]):
         options = params.temperature, params.top_k, params.top_p, params.min_p, *noise
         given = id, list(prompt), max_output_tokens, max_draft_len, *options, list(end_tokens)
         self._owner, self.address = _make(*given)
+        self.adapter_slot = -1
 
     def __len__(self) -> int:
         return _size(self.address)
@@ -76,4 +78,5 @@ class TokenSequence(Sequence[int]):
     def adapt(self, adapter: int, slot: int) -> None:
         """From now on an adapter reads it, whose number is above 0 and no other one's ever, and
         which lies at ``slot`` among those of the engine. To be said before a cache knows it."""
+        self.adapter_slot = slot
         _adapt(self.address, adapter, slot)

@@ -1,6 +1,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <trtspec/acceptance.hpp>
+#include <trtspec/emission.hpp>
 #include <trtspec/runtime/host_tensor.hpp>
 #include <trtspec/runtime/sampler.hpp>
 
@@ -80,31 +81,6 @@ VerifyInputs::VerifyInputs(std::span<const ScheduledRows> items, const DraftBatc
   }
 }
 
-namespace {
-
-// What the last row that was walked emits. Only a forced walk ends above a node that carries what
-// was sampled: a miss then has the lowest id that is on no child and does not end the text.
-std::int64_t bonus_token(const VerifyInputs& inputs, std::size_t item, std::int32_t last,
-                         const std::int64_t* sampled) {
-  const auto first = std::size_t(inputs.starts[item]);
-  const auto rows = std::size_t(inputs.num_rows(item));
-  const auto is_child = [&](std::int64_t token) {
-    for (std::size_t row = 1; row < rows; ++row) {
-      if (inputs.parents[first + row] == last && inputs.tokens[first + row] == token) {
-        return true;
-      }
-    }
-    return false;
-  };
-  std::int64_t token = sampled[first + std::size_t(last)];
-  if (!is_child(token)) return token;
-  const auto& ends = request_of(inputs.items[item]).end_tokens;
-  for (token = 0; is_child(token) || std::ranges::count(ends, token) > 0;) ++token;
-  return token;
-}
-
-}  // namespace
-
 StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
                   const std::int32_t* accepted, std::int64_t width, const std::int32_t* emitted) {
   StepResult result;
@@ -115,26 +91,15 @@ StepResult decode(const VerifyInputs& inputs, const std::int64_t* sampled,
     }
     const std::int32_t* path = accepted + static_cast<std::int64_t>(i) * width;
     const auto start = std::size_t(inputs.starts[i]);
-    const std::int32_t walked = emitted[i];
-    const std::int64_t bonus =
-        walked > 0 ? bonus_token(inputs, i, path[walked - 1], sampled) : -1;
-    // What came before a row without a usable number stands; the next step fails.
-    const std::int32_t count = bonus < 0 ? std::max(walked - 1, 0) : walked;
-    if (count == 0) {
-      result.add(FinishReason::error);
-      continue;
-    }
-    const auto first = std::size_t(result.start.back());
-    for (std::int32_t place = 1; place < walked; ++place) {
-      result.tokens.push_back(inputs.tokens[start + std::size_t(path[place])]);
-    }
-    if (count == walked) result.tokens.push_back(bonus);
+    const auto count = std::size_t(inputs.num_rows(i));
+    const VerifiedRows rows{std::span(inputs.tokens).subspan(start, count),
+                            std::span(inputs.parents).subspan(start, count),
+                            {sampled + start, count}};
     const Request& request = request_of(inputs.items[i]);
-    const TextEnd end = text_end(std::span(result.tokens).subspan(first), request.end_tokens,
-                                 request.remaining_tokens());
+    const TextEnd end = emit(rows, {path, std::size_t(emitted[i])}, request.end_tokens,
+                             request.remaining_tokens(), result.tokens);
     result.add(end.reason);
     result.start.back() += std::int64_t(end.count);
-    result.tokens.resize(first + end.count);
     result.rows.insert(result.rows.end(), path, path + end.count);
   }
   return result;

@@ -2,49 +2,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <trtspec/row_group.hpp>
 #include <trtspec/runtime/commit.hpp>
 #include <trtspec/runtime/device.hpp>
 #include <trtspec/tree_growth.hpp>
 #include <trtspec/tree_view.hpp>
 
 #include <cstdint>
-#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
 namespace trtspec {
-
-// The fixed sizes of an engine's inputs. is_slots: a sequence has one slot of tokens_per_block
-// positions in place of blocks.
-struct CacheLayout {
-  std::int64_t tokens_per_block;
-  std::int64_t blocks_per_sequence;
-  std::int64_t mask_words;
-  bool is_slots = false;
-};
-
-// The rows of one request: tokens behind its committed ones, then the nodes of its tree. A tree
-// needs its root to be the only token. last_logits: the logits of the last token and of every node
-// are wanted; without it none (the middle of a prefill). gap: tokens that the request has beside the
-// `context` rows which its cache holds: positions are so many further. state: the slot of the
-// request's state, of an engine that keeps such; of a draft's call, source: the snapshot that it is
-// copied from before, and snapshot: where it is copied to behind the call; -1: neither. adapter: where
-// its adapter lies among those of the engine; -1: it has none. What it points to outlives the call.
-struct RowGroup {
-  std::span<const std::int64_t> tokens;
-  std::int64_t context = 0;
-  std::span<const std::int32_t> blocks;
-  TreeView tree = {};
-  bool last_logits = true;
-  std::int64_t gap = 0;
-  std::int32_t state = -1;
-  std::int32_t source = -1;
-  std::int32_t snapshot = -1;
-  std::int32_t adapter = -1;
-
-  std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
-};
 
 // The sampling values of some rows, in the order and with the dtypes of the sampling ops:
 // temperature, top_k, top_p, min_p, seed, sample_index, output_index.

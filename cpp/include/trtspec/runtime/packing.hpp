@@ -18,6 +18,9 @@ struct PackedRows {
   std::vector<at::Tensor> rows;
   at::Tensor logits_rows;  // [R] i64, in order
   at::Tensor adapters;     // [T] i32, of each row
+
+  // Where they are written.
+  RowArrays arrays() const;
 };
 
 // The rows of one item of a step's plan, and its draft behind them. blocks: in the target's cache.
