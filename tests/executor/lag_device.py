@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from trtspec.executor.resident import Entered, Patch
+from trtspec.executor.resident.engine import Entered, Patch
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import ScheduledRequest
 from trtspec.executor.step.step_result import StepResult
@@ -80,6 +80,13 @@ class Device:
         self._drafted: dict[int, int] = {}  # rows that the draft's cache has at least
         self._requests: dict[int, Request] = {}
         self._queue: deque[Launch] = deque()  # those that are not collected yet
+
+    def holds(self, request: Request) -> bool:
+        return True
+
+    def leave(self, request: Request, committed: int) -> None:
+        if self._queue or committed != self._held[request.id].rows[0]:
+            self._memory.faults.append(f"request {request.id} leaves too early")
 
     def launch(self, patch: Patch) -> Launch:
         number = len(self.patches)

@@ -13,7 +13,7 @@ from trtspec.errors import ConfigError
 from trtspec.executor import py_executor
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor, StepOutput
-from trtspec.executor.resident import Patch
+from trtspec.executor.resident.engine import Patch
 from trtspec.executor.schedule.scheduler import Scheduler
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import StepPlan

@@ -10,7 +10,8 @@ from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
-from trtspec.executor.resident import ResidentEngine, ResidentSteps, confirmed
+from trtspec.executor.resident.engine import ResidentEngine
+from trtspec.executor.resident.steps import ResidentSteps, confirmed
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import OrderError, Scheduler
 from trtspec.executor.step.acceptance_rule import AcceptanceRule

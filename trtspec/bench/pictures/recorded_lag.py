@@ -12,7 +12,7 @@ from trtspec.backends.packing import RowBatch
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.executor.py_executor import PyExecutor
-from trtspec.executor.resident import Patch
+from trtspec.executor.resident.engine import Patch
 from trtspec.executor.schedule.kv_cache import KVCacheManager
 from trtspec.executor.schedule.resources import ResourceManager
 from trtspec.executor.schedule.scheduler import Scheduler
@@ -77,6 +77,12 @@ class Device:
     def forward(self, packed: RowBatch) -> tuple[Tensor, None]:
         self._clock.now = self._begin()
         return torch.zeros(len(packed.logits_rows), 1), None
+
+    def holds(self, request: Request) -> bool:
+        return True
+
+    def leave(self, request: Request, committed: int) -> None:
+        pass
 
     def launch(self, patch: Patch) -> tuple[Patch, float]:
         return patch, self._begin()

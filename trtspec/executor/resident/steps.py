@@ -1,14 +1,15 @@
-"""ResidentEngine: a target that keeps running requests on its device, and the patches it gets."""
+"""ResidentSteps: which steps a resident engine takes, and their patches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
+from trtspec.executor.resident.engine import Entered, Patch, ResidentEngine
 from trtspec.executor.schedule.resources import DraftCache
 from trtspec.executor.schedule.scheduler import Scheduler
 from trtspec.executor.step.drafter import Drafter
@@ -18,62 +19,12 @@ from trtspec.executor.step.step_result import StepResult
 from trtspec.executor.step.verification import Verification
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """A request that the device holds from now on, replacing whatever it held under its id.
-
-    request: its id, sampling options, seed, ends and lengths. tokens: prompt and output so far,
-    including prompt chunks to come. committed: valid rows in the target's cache. drafted, absent:
-    for each draft cache, see `DraftCache`.
-    """
-
-    request: Request
-    tokens: Sequence[int]
-    committed: int
-    drafted: Sequence[int]
-    absent: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """What a launch tells the device; it knows everything else.
-
-    plan: which rows to feed, and how many nodes each request may have. For a generating request
-    ``start`` is its minimum, and blocks are those of ``tables``. removed: ids to forget; unknown
-    ones are ignored. entered: requests, before they are fed for the first time. tables: by id, the
-    block tables in the target's cache and in each draft's, int32 [n], where they have changed.
-    """
-
-    plan: StepPlan
-    removed: Sequence[int]
-    entered: Sequence[Entered]
-    tables: Mapping[int, tuple[Tensor, ...]]
-
-
-class ResidentEngine(Protocol):
-    """A target and its drafts that advance by themselves: lengths, newest tokens, trees, sampling
-    columns, ends and block tables are kept on the device.
-
-    Launches run in order. Each drafts, verifies, accepts and compacts accepted rows in the target's
-    cache; a request whose text has ended by its tokens emits nothing.
-    """
-
-    def launch(self, patch: Patch) -> Any:
-        """Start a step; returns immediately with a handle for `collect`. If it raises, nothing was
-        started, but the patch may have been applied; its requests will be removed."""
-        ...
-
-    def collect(self, handle: Any) -> StepResult:
-        """Wait for the oldest launched step: a value per item of its plan, and the drafts that were
-        verified. If it raises, nothing of the step is running any more."""
-        ...
-
-
 class ResidentSteps:
     """The steps of a resident engine: which ones it can take, and their patches.
 
-    A step *needs the host* if drafts are made there, or if a request's logits are changed by
-    processors or its log probabilities are wanted. Such steps run one by one.
+    A step *needs the host* if drafts are made there, if a request's logits are changed by
+    processors or its log probabilities are wanted, or if the device cannot hold it. Such steps run
+    one by one.
 
     takes_next: whether the device takes the step that was admitted last.
     """
@@ -105,7 +56,7 @@ class ResidentSteps:
     def admit(self, plan: StepPlan, in_flight: bool) -> StepPlan:
         """The step; if others are ``in_flight``, without new requests that need the host: they keep
         their blocks, and begin when those are collected."""
-        bound = [self._needs_host(item.request) for item in plan.items]
+        bound = [self._is_bound(item.request) for item in plan.items]
         self._host_bound.update(item.request.id for item in compress(plan.items, bound))
         self.takes_next = in_flight or not (self._drafts_on_host or self._host_bound)
         if not (in_flight and any(bound)):
@@ -128,7 +79,12 @@ class ResidentSteps:
     def step_on_host(self, plan: StepPlan) -> None:
         """The step runs elsewhere, so the device's state of its requests is outdated."""
         for item in plan.items:
-            self._drop(item.request.id)
+            if item.request.id in self._tables:
+                self._engine.leave(item.request, item.start)
+                self._drop(item.request.id)
+
+    def _is_bound(self, request: Request) -> bool:
+        return self._needs_host(request) or not self._engine.holds(request)
 
     def _drop(self, request_id: int) -> None:
         if self._tables.pop(request_id, None) is not None:

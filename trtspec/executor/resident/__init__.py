@@ -1,0 +1,1 @@
+"""Steps of targets that keep their running requests on the device."""
