@@ -113,6 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--kv-cache-free-memory-fraction", type=float, help="part of the free memory for KV caches")
     add("--enable-prefix-caching", action=_ON_OFF, help="share the blocks of equal prefixes (on)")
     add("--async-scheduling", action=_ON_OFF, help="deliver tokens while the next step runs (on)")
+    add("--steps-ahead", type=int, default=0, help=help_texts.STEPS_AHEAD)
     add(
         "--scheduling-policy",
         choices=POLICIES,
@@ -225,8 +226,16 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     names = ("dtype", "max_batch_size", "max_seq_len", "max_num_tokens", "tokens_per_block")
     more = ("backend", "device", "cuda_graph_config", "enforce_eager", "tokenizer", "seed")
-    last = ("tensor_parallel_size", "async_scheduling", "scheduling_policy", "priority_max_wait")
-    every = (*names, *more, *WEIGHT_OPTIONS, *last, "lora_modules", *ADAPTER_OPTIONS)
+    last = ("tensor_parallel_size", "async_scheduling", "steps_ahead", "scheduling_policy")
+    every = (
+        *names,
+        *more,
+        *WEIGHT_OPTIONS,
+        *last,
+        "priority_max_wait",
+        "lora_modules",
+        *ADAPTER_OPTIONS,
+    )
     options = {name: getattr(args, name) for name in every}
     options["kv_cache_config"] = {**in_json, **{k: v for k, v in cache.items() if v is not None}}
     if args.kv_transfer_config is not None:

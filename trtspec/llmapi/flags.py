@@ -64,6 +64,7 @@ def _model_flags() -> list[Row]:
             _NO,
         ),
         ("--disable_overlap_scheduler", "async_scheduling", between, _NO),
+        ("--steps_ahead", "steps_ahead", help_texts.STEPS_AHEAD, _INT),
     ]
 
 

@@ -46,4 +46,9 @@ KV_CACHE_DTYPE = (
     "weights are quantised"
 )
 
+STEPS_AHEAD = (
+    "steps that are launched before the result of one is read (default: 0); running requests are "
+    "then kept on the device"
+)
+
 RANKS = "processes of this host that the target is split over, on a CPU (default: 1)"

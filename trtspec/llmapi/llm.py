@@ -98,7 +98,7 @@ class LLM:
         with progress_shown(config.verbose), progress("load the engine", is_long=False):
             self._runtime = open_runtime(
                 *(opened.folder, engine, opened.drafts, limits, opened.speculation),
-                *(config.kv_cache_config, graphs, config.async_scheduling),
+                *(config.kv_cache_config, graphs, config.async_scheduling, config.steps_ahead),
                 order=order,
                 weights=self._weights(opened.folder, engine),
             )

@@ -36,10 +36,11 @@ class LLMConfig:
     and outputs have no text. ``kv_transfer_config``: vLLM's, for the method extract_hidden_states.
     ``verify_checkpoint``: hash the checkpoint's files again, even if their digests are remembered
     from an earlier start. ``async_scheduling``: deliver the last step's results and accept new
-    requests while engine calls run; False: only between steps. The texts are the same. Either way a
-    step is launched when the last one's result is known (a lag of 0): launching it earlier needs an
-    engine that keeps its requests on the device, which no backend has yet. ``verbose``: report slow
-    parts of opening, such as compiling, on standard error, unless the package's log reports them.
+    requests while engine calls run; False: only between steps. The texts are the same.
+    ``steps_ahead``: how many steps are launched before the result of one is read; then running
+    requests are kept on the device, where drafts are made too. 0: none, the default until a GPU has
+    run it; on a CPU it saves no time. The texts are the same. ``verbose``: report slow parts of
+    opening, such as compiling, on standard error, unless the package's log reports them.
     ``lora_modules``: adapters to load at the start, ``{name: path}`` or a list of ``name=path``;
     they imply ``enable_lora``.
 
@@ -79,6 +80,7 @@ class LLMConfig:
     backend_options: Any = None
     enforce_eager: bool = False
     async_scheduling: bool = True
+    steps_ahead: int = 0
     scheduling_policy: Any = "fcfs"
     priority_max_wait: float = _MAX_WAIT
     tokenizer: str | None = None
@@ -108,6 +110,11 @@ class LLMConfig:
         if not self.priority_max_wait > 0:
             raise ConfigError(
                 f"priority_max_wait={self.priority_max_wait!r} must be above 0, in seconds"
+            )
+        if self.steps_ahead < 0:
+            raise ConfigError(
+                f"steps_ahead={self.steps_ahead} must be 0 (every result is read before the next "
+                "step is launched) or more"
             )
         admission_order(self.scheduling_policy, self.priority_max_wait)
         if self.scheduling_policy != "priority" and self.priority_max_wait != _MAX_WAIT:

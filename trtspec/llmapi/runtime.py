@@ -47,6 +47,7 @@ from trtspec.llmapi.cache_sizes import CacheSizes, draft_tensors
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.rank import OPEN, RANK_PROGRAM
 from trtspec.llmapi.resources import open_resources
+from trtspec.llmapi.steps_ahead import resident_target
 from trtspec.log import logger
 from trtspec.ops.kv_cache import KVCache
 from trtspec.speculative.base import Steps
@@ -85,6 +86,7 @@ def open_runtime(
     kv: KvCacheConfig,
     graphs: CudaGraphConfig | None = None,
     async_scheduling: bool = False,
+    steps_ahead: int = 0,
     wrap_drafter: Callable[[Drafter], Drafter] = lambda drafter: drafter,
     order: Order | None = None,
     weights: WeightReader | None = None,
@@ -93,12 +95,14 @@ def open_runtime(
 
     ``drafts``: those that ``speculation`` uses, in the order of its members. ``graphs``: the sizes
     to which the calls of generating steps are padded, and on CUDA captured; None: neither.
-    ``async_scheduling``: the executor may do other work while engines run. ``wrap_drafter``: wraps
+    ``async_scheduling``: the executor may do other work while engines run. ``steps_ahead``: steps
+    that are launched before the result of one is read. ``wrap_drafter``: wraps
     the drafter that the executor asks. ``order``: the admission policy; None: first come, first
     served. ``weights``: see `open_sessions`.
 
     Raises:
-        ConfigError: the drafts need more rows than the engine was built for.
+        ConfigError: the drafts need more rows than the engine was built for, or no step can be
+            launched ahead of the last one's result.
         EngineError: files are missing or damaged, the caches do not fit into memory, or a rank
             could not open its part.
     """
@@ -154,7 +158,13 @@ def open_runtime(
         engines = [draft.engine for draft in runtimes]
         overlap = _overlap([target, *engines], engine.build.device) if async_scheduling else None
         metrics = ExecutorMetrics(target, engines, overlap, drafter)
-        executor = PyExecutor(target, resources, scheduler, drafter, rule, metrics, overlap)
+        resident = None
+        if steps_ahead:
+            asked = steps_ahead, engine, target, drafter, speculation, limits.max_batch_size
+            resident = resident_target(*asked)
+        executor = PyExecutor(
+            *(target, resources, scheduler, drafter, rule, metrics, overlap, resident, steps_ahead)
+        )
         undo.pop_all()
         return Runtime(executor, target, runtimes, followers)
 

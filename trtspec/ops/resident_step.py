@@ -126,7 +126,8 @@ def pack_verify(
     sizes = behind, num_rows, num_logits, tokens_per_block, mask_words
     state, filters, ends, _ = kept
     made = torch.ops.trtspec.pack_verify(state, filters, ends, tables, items, chunk, *draft, *sizes)
-    return VerifyCall(made[:8], *made[8:10], SamplingColumns._make(made[10:17]), *made[17:])
+    columns = SamplingColumns._make(made[10:17])
+    return VerifyCall._make([made[:8], *made[8:10], columns, *made[17:]])
 
 
 def pack_rollout(

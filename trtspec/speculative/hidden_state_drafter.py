@@ -13,6 +13,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.schedule.resources import DraftCache
+from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.drafter import DrafterNeeds
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import StepPlan
@@ -82,6 +83,36 @@ class HiddenStateDrafter(CachedRolloutDrafter):
         self._fed: dict[int, int] = {}
         # How many rows up to the newest state read a token that is not known yet.
         self._not_final = max(cache.lookahead - 1, 0)
+        self._lost: set[int] = set()  # requests of which states are missing
+
+    def needs_host(self) -> bool:
+        """Whether the network cannot be rolled out where the target is; see `Drafter`."""
+        return self.device_rollout() is None
+
+    def device_rollout(self) -> DeviceRollout | None:
+        """See `Drafter`. None for a network rolled out pass by pass, or whose cache releases rows
+        or keeps states."""
+        cache = self._cache
+        if not self._engine.rolls_out_at_once or cache.books.drops_rows or cache.keeps_states:
+            return None
+        fixed = self.needs.max_depth, self.rows_behind, self._not_final, self.longest
+        return DeviceRollout(self._engine, cache, self, *fixed)
+
+    def take(self, request: Request) -> Tensor | None:
+        """See `PendingStates`."""
+        pending = self._pending.pop(request.id, None)
+        return None if pending is None else pending.joined()
+
+    def give_back(self, request: Request, hidden: Tensor | None) -> None:
+        """See `PendingStates`."""
+        if hidden is None:
+            self._lost.add(request.id)
+        elif len(hidden):
+            pending = self._pending[request.id] = _Pending()
+            pending.append(hidden, len(hidden))
+
+    def _is_over(self, request: Request) -> bool:
+        return request.id in self._lost or super()._is_over(request)
 
     def _can_draft(self, request: Request) -> bool:
         return request.id in self._pending
@@ -107,6 +138,8 @@ class HiddenStateDrafter(CachedRolloutDrafter):
         """Store the hidden states of accepted rows. Feed those of prefill chunks except the newest,
         those that are many, and at the end of a text those that complete a block, if that makes
         rows final."""
+        if result.drafted is not None:
+            return result.drafted
         lengths: list[tuple[int, ...]] = []
         groups = []
         states = []
@@ -155,10 +188,11 @@ class HiddenStateDrafter(CachedRolloutDrafter):
         super().release(request_id)
         self._pending.pop(request_id, None)
         self._fed.pop(request_id, None)
+        self._lost.discard(request_id)
 
     @property
     def live_requests(self) -> Set[int]:
-        return super().live_requests | self._pending.keys() | self._fed.keys()
+        return super().live_requests | self._pending.keys() | self._fed.keys() | self._lost
 
     def _group(self, request: Request, start: int, count: int) -> RowGroup:
         """Rows start .. start + count - 1 of the draft cache, each with the token after its

@@ -61,6 +61,7 @@ class ModelEngine(CountedEngine):
         self.layout = caches.layout
         self.vocab_size = network.vocab_size
         self.verifies = network.verifies
+        self.has_adapters = network.has_adapters
         self.caches = caches
         self._network = network
         self._sessions = sessions
@@ -133,6 +134,25 @@ class ModelEngine(CountedEngine):
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores
 
+    def call_placed(self, inputs: EngineInputs, cached_tokens: int) -> list[Tensor]:
+        """A call, or with ``last_rows`` a rollout, over inputs that lie on the engine's device, as
+        many as it is to have with padding. Returns all outputs of its session, there as well."""
+        rolls_out = inputs.last_rows is not None
+        session = self._sessions.rollout if rolls_out else self._sessions.model
+        assert session is not None, "the engine has calls of this kind"
+        passes = self._network.rollout_passes if rolls_out else 1
+        return self._run(session, inputs, cached_tokens, passes)
+
+    @property
+    def rolls_out_at_once(self) -> bool:
+        """Whether a whole rollout is one call."""
+        return self._sessions.rollout is not None
+
+    @property
+    def hidden_width(self) -> int:
+        """Width of the target's hidden states that a draft reads."""
+        return self._network.hidden_in
+
     def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host);
         see `KVTensors.compact`."""
@@ -168,7 +188,7 @@ class ModelEngine(CountedEngine):
     def time_call(self, requests: int, rows: int) -> float:
         """See `CountedEngine.time_call`; times a rollout if there is one, otherwise a forward
         call."""
-        bucket = self._step_bucket(requests, rows)
+        bucket = self.step_bucket(requests, rows)
         began = time.perf_counter()
         self._run_padding(bucket)
         if self._device.type == "cuda":
@@ -178,7 +198,7 @@ class ModelEngine(CountedEngine):
         return seconds
 
     def padded_rows(self, requests: int, rows: int) -> int:
-        return self._step_bucket(requests, rows).rows
+        return self.step_bucket(requests, rows).rows
 
     def context_share(self, tokens: int) -> float:
         return tokens * self.caches.bytes_per_token / max(self._network.pass_bytes.always, 1)
@@ -191,9 +211,10 @@ class ModelEngine(CountedEngine):
         inputs = EngineInputs(state_slots=slots, logits_rows=rows, row_start=start)
         self._sessions.replay.run(inputs._replace(caches=self.caches.all))
 
-    def _step_bucket(self, requests: int, rows: int) -> Bucket:
-        """What a generating step's call of that size runs as."""
-        logits = 0 if self._sessions.drafts else rows
+    def step_bucket(self, requests: int, rows: int, logits: int | None = None) -> Bucket:
+        """What a call of that size runs as; by default one of a generating step."""
+        if logits is None:
+            logits = 0 if self._sessions.drafts else rows
         found = self._buckets.find(requests, rows, logits) if self._buckets else None
         return found or Bucket(requests, rows, logits)
 
@@ -230,7 +251,7 @@ class ModelEngine(CountedEngine):
             held = torch.zeros(0, dtype=torch.int32) if slots is None else slots
             requests = bucket.requests if bucket else len(rows.context_lens)
             inputs = inputs._replace(state_slots=extend(held, requests, -1))
-        if self._network.has_adapters:
+        if self.has_adapters:
             held = torch.zeros(0, dtype=torch.int32) if adapters is None else adapters
             count = bucket.rows if bucket else len(rows.input_ids)
             inputs = inputs._replace(adapters=extend(held, count, -1))

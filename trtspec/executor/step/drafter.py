@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from trtspec.config.draft_window import DraftWindow
 from trtspec.errors import ConfigError
 from trtspec.executor.engines.counted_engine import CountedEngine
+from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
 from trtspec.ops.draft_batch import DraftBatch
@@ -89,8 +90,9 @@ class DrafterNeeds:
 class Drafter(Protocol):
     """A source of draft tokens. The executor asks `needs`, never which method it is.
 
-    Drafters inherit `profile` and `skips_drafts` unless they consider the cost of drafting, and
-    `reports` unless they are watched.
+    Drafters inherit `profile` and `skips_drafts` unless they consider the cost of drafting,
+    `needs_host` and `device_rollout` unless a device can draft for them, and `reports` unless they
+    are watched.
     """
 
     needs: DrafterNeeds
@@ -111,6 +113,11 @@ class Drafter(Protocol):
         always."""
         return True
 
+    def device_rollout(self) -> DeviceRollout | None:
+        """What drafts on the device for an engine that advances by itself; it does so in every step
+        for which nothing `needs_host`. None, as inherited: nothing can."""
+        return None
+
     def reports(self) -> Sequence[Mapping[str, Any]]:
         """Findings about each draft that is watched, for metrics; any thread may ask. Inherited:
         nothing."""
@@ -127,7 +134,8 @@ class Drafter(Protocol):
         `request.tokens` was extended and before finished requests are released.
 
         Returns for each item how many rows are now valid in each of `needs.caches`: no fewer than
-        before, at most start + num_kept (the target's new committed length).
+        before, at most start + num_kept (the target's new committed length). If the device drafts,
+        that is ``result.drafted``, and there are no hidden states.
         """
 
     @abstractmethod

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from trtspec.executor.engines.counted_engine import CountedEngine
+from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.drafter import Drafter
 from trtspec.executor.step.step_plan import StepPlan
 from trtspec.executor.step.step_result import StepResult
@@ -27,6 +28,9 @@ class ForwardingDrafter(Drafter):
 
     def needs_host(self) -> bool:
         return self._drafter.needs_host()
+
+    def device_rollout(self) -> DeviceRollout | None:
+        return self._drafter.device_rollout()
 
     def reports(self) -> Sequence[Mapping[str, Any]]:
         return self._drafter.reports()

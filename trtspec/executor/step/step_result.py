@@ -53,7 +53,9 @@ class StepResult:
     then those of accepted nodes. ends: the finish reason of each, None if it goes on, 'error' if it
     failed. logprobs: by item, for the tokens of items that want some. hidden: the target's hidden
     states of the rows that stay in its cache, item after item ``[sum(num_kept), n*H]``, for a
-    drafter that reads them. drafts: what was verified, by item.
+    drafter that reads them. drafts: what was verified, by item. drafted: of a step in which the
+    device drafts, for each item, the rows that are valid in each draft cache (see
+    `Drafter.on_accepted`); None: the host drafts.
     """
 
     start: list[int]
@@ -63,6 +65,7 @@ class StepResult:
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     hidden: Tensor | None = None
     drafts: DraftBatch = DraftBatch.none(0)  # noqa: RUF009  it is immutable
+    drafted: list[tuple[int, ...]] | None = None
 
     @classmethod
     def of(cls, emitted: Sequence[Sequence[int]], drafts: DraftBatch | None = None) -> StepResult:
@@ -86,6 +89,7 @@ class StepResult:
             [self.ends[i] for i in places],
             {new: self.logprobs[i] for new, i in enumerate(places) if i in self.logprobs},
             drafts=self.drafts.pick(places),
+            drafted=None if self.drafted is None else [self.drafted[i] for i in places],
         )
 
     def emitted(self, i: int) -> list[int]:

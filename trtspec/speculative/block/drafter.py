@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.engines.pass_rollout import StopRule
+from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.drafter import DrafterNeeds
 from trtspec.executor.step.request import Request
 from trtspec.speculative.hidden_state_drafter import HiddenStateDrafter
@@ -28,6 +29,10 @@ class BlockDrafter(HiddenStateDrafter):
     given the node before, is below ``p_min``."""
 
     needs_of = staticmethod(block_needs)
+
+    def device_rollout(self) -> DeviceRollout | None:
+        """See `Drafter`. None also if unlikely nodes are dropped, which happens on the host."""
+        return super().device_rollout() if self._p_min <= 0 else None
 
     def _roll_out(
         self, requests: Sequence[Request], sampling: Sequence[Tensor], rule: StopRule
