@@ -4,13 +4,14 @@ refuse.
 `played_cuda` gives torch a device ``cuda:0`` whose tensors are CPU tensors in a wrapper. What they
 are computed by is the CPU's; but they have no ``numpy()``, and an operation over one of them and a
 tensor on the host fails, where it would fail on CUDA. Graphs refuse what none can hold,
-and are replayed on the memory that they were captured with.
+and are replayed on the memory that they were captured with. Copies that nobody waits for (pinned
+memory, ``non_blocking``) are under way until the host has waited for something behind them: until
+then, what one reads on the host must not change, and what one writes there has other values.
 """
 
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -25,13 +26,16 @@ from torch.utils import _pytree as pytree
 
 from trtspec.ops.acceptance import accept_trees
 
+from .fake_stream import Event, Stream, waits, work
+
 DEVICE = torch.device("cuda:0")
 _aten = torch.ops.aten
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 """Those whose index tensors may lie on the host."""
 _COPIES = (_aten.copy_.default, _aten._to_copy.default)
-waits: list[str] = []
-"""The operations for which the host waited for the device."""
+
+
+_pinned: list[torch.UntypedStorage] = []
 
 
 def _mm(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -106,10 +110,14 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _check_devices(func, args, tensors)
     if _captured:
         _check_capture(func, tensors, func is _aten._to_copy.default and not stays)
+    if func is _aten.copy_.default and _is_under_way(args, kwargs):
+        work.copy(args[0], args[1])
+        return args[0]
     comes_back = func is _aten.copy_.default and not isinstance(tensors[0], DeviceTensor)
     reads = func is _aten._local_scalar_dense.default or (func in _COPIES and not stays)
     if comes_back or (reads and any(isinstance(t, DeviceTensor) for t in tensors)):
         waits.append(str(func))
+        work.wait(work.given)
     wrappers = {id(t.held): t for t in tensors if isinstance(t, DeviceTensor)}
     args, kwargs = pytree.tree_map(_held, (args, kwargs))
     if asked is not None:
@@ -131,6 +139,15 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return DeviceTensor(value) if known is None else known
 
     return pytree.tree_map(placed, made)
+
+
+def _is_under_way(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a copy is between pinned memory and the device, and the host does not wait."""
+    to, source, *rest = args
+    host = source if isinstance(to, DeviceTensor) else to
+    is_asked = kwargs.get("non_blocking", bool(rest and rest[0]))
+    storage = None if isinstance(host, DeviceTensor) else host.untyped_storage()
+    return is_asked and any(storage is not None and storage._cdata == p._cdata for p in _pinned)
 
 
 def _set(tensor: Tensor, index: Any, value: Any) -> None:
@@ -184,33 +201,6 @@ def _guarded() -> Iterator[None]:
         yield
     finally:
         guards[1] = None
-
-
-class _Stream:
-    cuda_stream = 0
-
-    def wait_stream(self, other: Any) -> None:
-        """All work is done when it is given."""
-
-    def synchronize(self) -> None:
-        """As `wait_stream`."""
-
-
-class _Event:
-    def __init__(self, **options: Any) -> None:
-        self._when = 0.0
-
-    def record(self, stream: Any = None) -> None:
-        self._when = time.perf_counter()
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        """As `_Stream.wait_stream`."""
-
-    def elapsed_time(self, end: _Event) -> float:
-        return 1e3 * (end._when - self._when)
 
 
 class _Graph:
@@ -284,7 +274,10 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
     plain_empty, read = torch.empty, folder.safe_open
 
     def empty(*args: Any, pin_memory: bool = False, **options: Any) -> Tensor:
-        return plain_empty(*args, **options)
+        made = plain_empty(*args, **options)
+        if pin_memory:
+            _pinned.append(made.untyped_storage())  # while it is held, nothing else has its address
+        return made
 
     @contextmanager
     def opened(path: Any, framework: str, device: str) -> Iterator[Any]:
@@ -295,14 +288,14 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
     cuda = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
-        "Event": _Event,
-        "Stream": _Stream,
-        "current_stream": lambda device=None: _Stream(),
+        "Event": Event,
+        "Stream": Stream,
+        "current_stream": lambda device=None: Stream(),
         "stream": lambda stream: nullcontext(),
         "CUDAGraph": _Graph,
         "graph": _capture,
         "graph_pool_handle": lambda: "pool",
-        "synchronize": lambda device=None: None,
+        "synchronize": lambda device=None: work.wait(work.given),
         "mem_get_info": lambda device=None: (memory, memory),
         "get_device_name": lambda device=None: "a fake GPU",
         "get_device_capability": lambda device=None: (9, 0),
@@ -332,4 +325,7 @@ def played_cuda(memory: int = 8 << 30) -> Iterator[None]:
         patch.setattr(native, "HAS_CUDA_OPS", True)
         patch.setattr(tree_mask, "_launch", _launched(tree_mask))
         patch.setattr(folder, "safe_open", opened)
+        work.__init__()  # type: ignore[misc]
+        _pinned.clear()
         yield
+        work.wait(work.given)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import trtspec.backends.cuda_graph as module
-from trtspec.backends.cuda_graph import CudaGraphSession
+from trtspec.backends.cuda_graph import CapturedCalls, CudaGraphSession
 from trtspec.backends.inputs import EngineInputs, RowInputs
 from trtspec.errors import EngineError
 
@@ -86,7 +86,7 @@ def test_stable_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     session.run(inputs)
     ids_of(inputs).add_(5)
     monkeypatch.setattr(Tensor, "copy_", None)  # the fake's own replay would fail as well
-    captured = session._captured[4, 1, 0]
+    captured = session._buffers[4, 1, 0]
     assert session._fill(captured, inputs, 4)
     with pytest.raises(TypeError):
         session._fill(captured, call(4, 1, cache), 4)
@@ -116,3 +116,37 @@ def test_other_shapes_and_failures_are_errors(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "record", fail)
     with pytest.raises(EngineError, match=r"8 rows could not be captured .*out of memory"):
         session.run(call(8, 1, cache))
+
+
+def test_calls_share_memory_and_follow_their_buffers(recording: list[Any]) -> None:
+    """Two graphs in turn, the second over what the first puts out."""
+    graphs, state, made = CapturedCalls(), torch.zeros(3), list[str]()
+
+    def advance() -> list[Tensor]:
+        made.append("advance")
+        state.add_(1)
+        return [state * 10]
+
+    def unknown() -> list[Tensor]:
+        return [torch.ones(1)]
+
+    assert graphs.run(("advance", 3), unknown)[0].tolist() == [1.0], "not captured: it is called"
+    graphs.capture(("advance", 3), advance, "an advance of 3 requests")
+    (tens,) = graphs.run(("advance", 3), unknown)
+    graphs.capture(("double", 3), lambda: [tens * 2], "a doubling")
+    assert recording == [None, "pool"] and len(graphs) == 2
+    state.fill_(4)
+    assert graphs.run(("advance", 3), unknown)[0].tolist() == [50.0] * 3
+    assert graphs.run(("double", 3), unknown)[0].tolist() == [100.0] * 3
+    assert graphs.run(("advance", 4), unknown)[0].tolist() == [1.0]
+
+
+def test_a_call_that_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(call: Callable[[], list[Tensor]], pool: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(module, "record", record)
+    graphs = CapturedCalls()
+    with pytest.raises(EngineError, match=r"a verification of 8 rows could not .* not permitted"):
+        graphs.capture("verify", lambda: [], "a verification of 8 rows")
+    assert len(graphs) == 0

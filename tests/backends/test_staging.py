@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trtspec.backends.staging import Staging, join, split, to_host
+from trtspec.backends.staging import HostRead, Staging, join, split, to_host
 
+from .. import fake_cuda
 from ..fake_cuda import can_fake, played_cuda
 
 CPU = torch.device("cpu")
@@ -85,7 +86,57 @@ def test_parts_of_any_size_and_order_are_joined(
         assert one.dtype == other.dtype and torch.equal(one, other)
 
 
-@pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
+needs_fake = pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")
+
+
+@needs_fake
+@pytest.mark.parametrize("stable", [False, True])
+def test_the_host_waits_when_its_memory_is_all_under_way(stable: bool) -> None:
+    with played_cuda():
+        staging = Staging(fake_cuda.DEVICE)
+        fake_cuda.waits.clear()
+        waited = []
+        for i, rows in enumerate([3, 3, 9, 3, 3, 3, 900, 3, 1]):
+            found = staging.to_device(tensors(rows, i), stable)
+            waited.append(len(fake_cuda.waits))
+            assert_same([tensor.held for tensor in found], tensors(rows, i))
+    assert waited == [0, 0, 0, 0, 1, 2, 3, 4, 5], "four copies are under way at most"
+
+
+@needs_fake
+def test_memory_that_is_written_while_a_copy_reads_it_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control of the test above."""
+    monkeypatch.setattr(fake_cuda.Event, "synchronize", lambda event: None)
+    with (
+        pytest.raises(AssertionError, match="changed while a copy read it"),
+        played_cuda(),
+    ):
+        staging = Staging(fake_cuda.DEVICE)
+        for i in range(5):
+            staging.to_device(tensors(3, i))
+
+
+@needs_fake
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_is_read_is_known_after_the_wait(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was when the read began; without the wait it is not."""
+    if not waits:
+        monkeypatch.setattr(fake_cuda.Event, "synchronize", lambda event: None)
+    with played_cuda():
+        on_device = [tensor.cuda() for tensor in tensors(5)]
+        fake_cuda.waits.clear()
+        read = HostRead(on_device)
+        for tensor in on_device:
+            tensor.zero_()
+        assert fake_cuda.waits == [], "beginning a read does not wait"
+        found = read.wait()
+        assert all(map(torch.equal, found, tensors(5))) == waits
+        assert fake_cuda.waits == (["event"] if waits else [])
+
+
+@needs_fake
 @pytest.mark.parametrize("requests", range(1, 9))
 def test_rows_of_a_draft_come_to_the_host(requests: int) -> None:
     """What a draft over slots reads on a device: numbers of 8, 4 and 1 bytes in turn."""

@@ -109,7 +109,7 @@ def test_the_host_decides_as_the_ops_do() -> None:
         columns, *nodes = sampling_rows.verify_inputs(plan, drafts)
         sampled = sample(logits, *columns)
         outputs = VerifyOutputs(sampled, *accept(sampled, *nodes))
-        by_ops = sampling_rows.decode(plan, drafts, outputs)
+        by_ops = sampling_rows.decode(plan, drafts, sampling_rows.read(drafts, outputs))
         assert sampling_rows.verify(plan, drafts, logits) == by_ops
         emitted += len(by_ops.tokens)
         ends.update(by_ops.ends)

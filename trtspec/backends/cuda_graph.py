@@ -1,8 +1,8 @@
-"""CudaGraphSession: replays an engine's calls of certain sizes as CUDA graphs."""
+"""CapturedCalls: calls replayed as CUDA graphs. CudaGraphSession: an engine's, by their sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,16 +25,55 @@ class Replayable(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Captured:
-    """A captured call with its own buffers. addresses: of these buffers. caches: addresses of the
-    caches that it was captured with."""
+class CapturedCalls:
+    """Calls over buffers at fixed addresses, by keys: each is captured once and then replayed.
 
-    graph: Replayable
+    One runs at a time: they share their memory, except for outputs, which belong to their graph and
+    are valid until it is replayed.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: dict[Hashable, tuple[Replayable, list[Tensor]]] = {}
+        self._pool: Any = None
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def capture(self, key: Hashable, call: Callable[[], list[Tensor]], what: str) -> None:
+        """Capture a call, which first runs a few times: it must be one that may be repeated on what
+        the buffers hold now. ``what``: the call, for an error.
+
+        Raises:
+            EngineError: it cannot be captured: it waits for the device, reads the host's memory, or
+                does not fit into memory.
+        """
+        try:
+            graph, outputs, self._pool = record(call, self._pool)
+        except RuntimeError as error:
+            raise EngineError(
+                f"{what} could not be captured as a CUDA graph ({error}); run with "
+                "cuda_graph_config=False, or lower free_memory_fraction of kv_cache_config if "
+                "memory ran out"
+            ) from error
+        self._graphs[key] = graph, outputs
+
+    def run(self, key: Hashable, call: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """The outputs of the call that was captured under the key, or otherwise of ``call``."""
+        if key not in self._graphs:
+            return call()
+        graph, outputs = self._graphs[key]
+        graph.replay()
+        return list(outputs)
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """A captured call's own inputs, with their addresses. caches: addresses of the caches that it
+    was captured with."""
+
     inputs: list[Tensor]
     addresses: list[int]
     caches: list[int]
-    outputs: list[Tensor]
 
 
 class CudaGraphSession:
@@ -53,12 +92,12 @@ class CudaGraphSession:
         the calls to capture; 0 logits rows: a rollout."""
         self._session = session
         self._sizes = frozenset(sizes)
-        self._captured: dict[_Size, _Captured] = {}
-        self._pool: Any = None  # of all graphs: only one runs at a time, and outputs stay alive
+        self._buffers: dict[_Size, _Buffers] = {}
+        self._graphs = CapturedCalls()
 
     @property
     def num_graphs(self) -> int:
-        return len(self._captured)
+        return len(self._graphs)
 
     def run(self, inputs: EngineInputs) -> list[Tensor]:
         """See `Session.run`.
@@ -69,24 +108,29 @@ class CudaGraphSession:
         assert inputs.rows is not None, "calls without rows are not captured"
         logits = 0 if inputs.logits_rows is None else len(inputs.logits_rows)
         size = len(inputs.rows.input_ids), len(inputs.rows.context_lens), logits
-        if size not in self._sizes:
-            return self._session.run(inputs)
-        captured = self._captured.get(size)
-        if captured is None:
-            captured = self._captured[size] = self._capture(inputs, size[0])
-        if not self._fill(captured, inputs, size[0]):
-            return self._session.run(inputs)
-        captured.graph.replay()
-        return list(captured.outputs)
 
-    def _fill(self, captured: _Captured, inputs: EngineInputs, rows: int) -> bool:
+        def call() -> list[Tensor]:
+            return self._session.run(inputs)
+
+        if size not in self._sizes:
+            return call()
+        if size not in self._buffers:
+            # Writing the same rows to the same slots again changes nothing.
+            self._graphs.capture(size, call, f"an engine call of {size[0]} rows")
+            own = inputs._replace(caches=()).flat()
+            self._buffers[size] = _Buffers(own, _addresses(own), _addresses(inputs.caches))
+        if not self._fill(self._buffers[size], inputs, size[0]):
+            return call()
+        return self._graphs.run(size, call)
+
+    def _fill(self, buffers: _Buffers, inputs: EngineInputs, rows: int) -> bool:
         """Copy the inputs into the graph's buffers; False if they come with other caches."""
-        if _addresses(inputs.caches) != captured.caches:
+        if _addresses(inputs.caches) != buffers.caches:
             return False
         others = inputs._replace(caches=()).flat()
-        if _addresses(others) == captured.addresses:
+        if _addresses(others) == buffers.addresses:
             return True
-        for own, given in zip(captured.inputs, others, strict=True):
+        for own, given in zip(buffers.inputs, others, strict=True):
             if own.shape != given.shape:
                 raise EngineError(
                     f"a call of {rows} rows was captured with an input of "
@@ -96,18 +140,6 @@ class CudaGraphSession:
             if own.data_ptr() != given.data_ptr():
                 own.copy_(given)
         return True
-
-    def _capture(self, inputs: EngineInputs, rows: int) -> _Captured:
-        try:
-            graph, outputs, self._pool = record(lambda: self._session.run(inputs), self._pool)
-        except RuntimeError as error:
-            raise EngineError(
-                f"an engine call of {rows} rows could not be captured as a CUDA graph ({error}); "
-                "run with cuda_graph_config=False, or lower free_memory_fraction of "
-                "kv_cache_config if memory ran out"
-            ) from error
-        own = inputs._replace(caches=()).flat()
-        return _Captured(graph, own, _addresses(own), _addresses(inputs.caches), outputs)
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:
@@ -119,7 +151,7 @@ def record(call: Callable[[], list[Tensor]], pool: Any) -> tuple[Replayable, lis
     one for None).
 
     The call runs a few times before the capture: a first use loads kernels and sets up libraries,
-    which a capture forbids. Writing the same rows to the same slots again changes nothing.
+    which a capture forbids.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())

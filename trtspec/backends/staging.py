@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,34 +13,53 @@ _ALIGNMENT = 256
 """Bytes; compiled kernels may rely on 16, and torch's own allocator gives 512."""
 _ELEMENT = 8
 """Bytes of the largest elements. A view of any dtype may only begin at a multiple of it."""
+_UNDER_WAY = 4
+"""Copies to a device at a time: more than the steps in flight make; each holds memory on the host.
+"""
+_Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
-@dataclass
 class _HostMemory:
-    """Bytes on the host, pinned for CUDA, and the last copy that reads them."""
+    """Bytes on the host, pinned for CUDA, which one copy at a time reads."""
 
-    memory: Tensor
-    copied: torch.cuda.Event | None = None
+    def __init__(self, on_cuda: bool) -> None:
+        self._on_cuda = on_cuda
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._views: dict[_Shapes, list[Tensor]] = {}
+        self._copied: torch.cuda.Event | None = None
 
-    def wait(self) -> None:
-        """Wait until the memory may be written again."""
-        if self.copied is not None:
-            self.copied.synchronize()
+    def send(self, tensors: Sequence[Tensor], to: _DeviceMemory, stable: bool) -> None:
+        """Copy the tensors to a device, once the last copy no longer reads the memory."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        size = len(to.memory)
+        if len(self._memory) < size:
+            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._on_cuda)
+            self._views.clear()
+        views = self._views.get(to.shapes) or _views(self._memory, tensors)
+        if stable:
+            self._views[to.shapes] = views
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor)
+        to.memory.copy_(self._memory[:size], non_blocking=True)
+        if self._on_cuda:
+            self._copied = self._copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
 
 
-@dataclass(frozen=True)
-class _Buffer:
-    """Memory for tensors of certain shapes on host and device, and views of both as these
-    tensors."""
+class _DeviceMemory:
+    """Memory for tensors of certain shapes on a device, and its views as these tensors."""
 
-    host: _HostMemory
-    device: Tensor
-    host_views: list[Tensor]
-    device_views: list[Tensor]
+    def __init__(self, tensors: Sequence[Tensor], shapes: _Shapes, device: torch.device) -> None:
+        size = sum(map(_bytes, tensors))
+        self.shapes = shapes
+        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        self.views = _views(self.memory, tensors)
 
 
 class Staging:
-    """Copies lists of host tensors to a device, each list in one piece and without waiting.
+    """Copies lists of host tensors to a device, each list in one piece and without waiting, unless
+    as many copies are under way as it has memory on the host for.
 
     On a CPU nothing is copied, unless ``always`` (for tests): ``copies`` says so.
     """
@@ -48,9 +67,8 @@ class Staging:
     def __init__(self, device: torch.device, always: bool = False) -> None:
         self._device = device
         self.copies = always or device.type != "cpu"
-        self._on_cuda = device.type == "cuda"
-        self._stable: dict[tuple[object, ...], _Buffer] = {}
-        self._scratch = self._new_host(0)  # for calls that are not stable
+        self._stable: dict[_Shapes, _DeviceMemory] = {}
+        self._ring = deque(_HostMemory(device.type == "cuda") for _ in range(_UNDER_WAY))
 
     def to_device(self, tensors: Sequence[Tensor], stable: bool = False) -> list[Tensor]:
         """The tensors on the device.
@@ -60,42 +78,46 @@ class Staging:
         """
         if not self.copies:
             return list(tensors)
-        buffer = (
-            self._stable_buffer(tensors) if stable else self._new_buffer(tensors, self._scratch)
-        )
-        buffer.host.wait()
-        for view, tensor in zip(buffer.host_views, tensors, strict=True):
-            view.copy_(tensor)
-        buffer.device.copy_(buffer.host.memory[: len(buffer.device)], non_blocking=True)
-        if self._on_cuda:
-            buffer.host.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            buffer.host.copied.record()
-        return list(buffer.device_views)
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        to = self._stable.get(shapes) if stable else None
+        to = to or _DeviceMemory(tensors, shapes, self._device)
+        if stable:
+            self._stable[shapes] = to
+        self._ring[0].send(tensors, to, stable)
+        self._ring.rotate(-1)
+        return list(to.views)
 
-    def _stable_buffer(self, tensors: Sequence[Tensor]) -> _Buffer:
-        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        if key not in self._stable:
-            self._stable[key] = self._new_buffer(tensors, self._new_host(_size(tensors)))
-        return self._stable[key]
 
-    def _new_buffer(self, tensors: Sequence[Tensor], host: _HostMemory) -> _Buffer:
-        size = _size(tensors)
-        if len(host.memory) < size:
-            host.wait()
-            host.memory = self._new_host(size).memory
-        device = torch.empty(size, dtype=torch.uint8, device=self._device)
-        return _Buffer(host, device, _views(host.memory, tensors), _views(device, tensors))
+class HostRead:
+    """A copy of tensors to the host, all in one piece, behind the work that their stream has now.
 
-    def _new_host(self, size: int) -> _HostMemory:
-        return _HostMemory(torch.empty(size, dtype=torch.uint8, pin_memory=self._on_cuda))
+    What is done with the tensors afterwards does not change it. On a CPU nothing is copied.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
+        self._ended: torch.cuda.Event | None = None
+        if all(tensor.device.type == "cpu" for tensor in tensors):
+            return
+        joined = join(tensors)
+        # Torch keeps pinned memory that is no longer used for the next ones.
+        memory = torch.empty(len(joined), dtype=torch.uint8, pin_memory=True)
+        memory.copy_(joined, non_blocking=True)
+        self._tensors = split(memory, tensors)
+        self._ended = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._ended.record()
+
+    def wait(self) -> list[Tensor]:
+        """The tensors on the host; waits for the device."""
+        if self._ended is not None:
+            self._ended.synchronize()
+        return list(self._tensors)
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors on the host, in one copy that waits for the device. On a CPU they are returned as
     they are."""
-    if all(tensor.device.type == "cpu" for tensor in tensors):
-        return list(tensors)
-    return split(join(tensors).cpu(), tensors)
+    return HostRead(tensors).wait()
 
 
 def join(tensors: Sequence[Tensor]) -> Tensor:
@@ -125,10 +147,6 @@ def _gap(size: int) -> int:
 
 def _bytes(tensor: Tensor) -> int:
     return math.ceil(tensor.numel() * tensor.itemsize / _ALIGNMENT) * _ALIGNMENT
-
-
-def _size(tensors: Sequence[Tensor]) -> int:
-    return sum(_bytes(tensor) for tensor in tensors)
 
 
 def _views(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

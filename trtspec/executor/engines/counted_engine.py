@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch import Tensor
 from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging
-from trtspec.executor.engines.timer import EngineTimer
+from trtspec.executor.engines.buckets import Bucket
+from trtspec.executor.engines.timer import CallTimes, EngineTimer
 from trtspec.ops.moe import expert_bytes_read
 
 
@@ -35,6 +36,11 @@ class CountedEngine:
     def seconds(self) -> float:
         """Total time of calls; on CUDA, of those that are known to have finished."""
         return self._timer.seconds
+
+    @property
+    def bucket_times(self) -> Mapping[Bucket, CallTimes]:
+        """The same by what calls were padded to, of calls that were."""
+        return self._timer.by_bucket
 
     def warm_up(self) -> None:
         """Run every bucket once, with padding only, so that sessions with graphs have captured all
@@ -68,12 +74,14 @@ class CountedEngine:
         weight_bytes: int,
         kv_bytes: int = 0,
         expert_bytes: int = 0,
+        bucket: Bucket | None = None,
     ) -> list[Tensor]:
         """Run once, reading that many bytes. ``expert_bytes``: the expected bytes of experts in
-        addition; if the ops report what they read, that counts instead."""
+        addition; if the ops report what they read, that counts instead. ``bucket``: what the call
+        was padded to."""
         self.before_call()
         before = expert_bytes_read() if expert_bytes else 0
-        outputs = self._timer.measure(session.run, inputs)
+        outputs = self._timer.measure(session.run, inputs, bucket)
         if expert_bytes:
             weight_bytes += expert_bytes_read() - before or expert_bytes
         self.num_calls += 1

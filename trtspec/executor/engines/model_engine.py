@@ -267,7 +267,7 @@ class ModelEngine(CountedEngine):
             )
         inputs = _to_device(inputs, self._row_staging, stable=bucket is not None)
         assert self._sessions.model is not None, "a draft may have no forward call"
-        outputs = self._run(self._sessions.model, inputs, cached_tokens, 1)
+        outputs = self._run(self._sessions.model, inputs, cached_tokens, 1, bucket)
         verified: list[Tensor] = []
         if self.verifies:
             *outputs, sampled, accepted, emitted = outputs
@@ -338,7 +338,8 @@ class ModelEngine(CountedEngine):
             inputs = inputs._replace(columns=placed)
         else:
             inputs = _to_device(inputs, self._staging, stable=bucket is not None)
-        outputs = self._run(session, inputs._replace(hidden_in=hidden), cached_tokens, passes)
+        inputs = inputs._replace(hidden_in=hidden)
+        outputs = self._run(session, inputs, cached_tokens, passes, bucket)
         return outputs if bucket is None else unpad(outputs, [count] * 3)
 
     def _find_bucket(self, packed: RowBatch, rolls_out: bool) -> Bucket | None:
@@ -362,7 +363,12 @@ class ModelEngine(CountedEngine):
         return padded
 
     def _run(
-        self, session: Session, inputs: EngineInputs, cached_tokens: int, passes: int
+        self,
+        session: Session,
+        inputs: EngineInputs,
+        cached_tokens: int,
+        passes: int,
+        bucket: Bucket | None = None,
     ) -> list[Tensor]:
         assert inputs.rows is not None, "a pass has rows"
         reads, rows = self._network.pass_bytes, inputs.rows.input_ids.shape[0]
@@ -375,6 +381,7 @@ class ModelEngine(CountedEngine):
             passes * reads.always,
             passes * kv_bytes,
             passes * reads.of_experts(rows) if reads.mixtures else 0,
+            bucket,
         )
         if session is self._sessions.passes:
             more = self._sessions.passes.num_passes - 1

@@ -5,45 +5,67 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+
+from trtspec.executor.engines.buckets import Bucket
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
+@dataclass
+class CallTimes:
+    """A number of calls, and the seconds of all of them."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
 class EngineTimer:
     """Adds up the time of calls: wall-clock time on a CPU, where a call returns when it is done;
-    device time on CUDA, where it returns earlier and is added once a later call finds it finished.
+    device time on CUDA, between two events of the call's stream. There a call returns earlier, and
+    is added once a later one finds it finished: the host never waits for an event.
+
+    seconds: of all calls. by_bucket: of those that were padded, a cost table.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.seconds = 0.0
         self._on_cuda = device.type == "cuda"
-        self._running: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self.reset()
 
     def reset(self) -> None:
         """Forget all calls so far."""
         self.seconds = 0.0
-        self._running.clear()
+        self.by_bucket: dict[Bucket, CallTimes] = {}
+        self._running = deque[tuple[Bucket | None, torch.cuda.Event, torch.cuda.Event]]()
 
-    def measure(self, call: Callable[[A], T], argument: A) -> T:
-        """Make a call, and time it unless it fails; returns its result."""
+    def measure(self, call: Callable[[A], T], argument: A, bucket: Bucket | None = None) -> T:
+        """Make a call, and time it unless it fails; returns its result. ``bucket``: what it was
+        padded to."""
         if not self._on_cuda:
             began = time.perf_counter()
             result = call(argument)
-            self.seconds += time.perf_counter() - began
+            self._add(bucket, time.perf_counter() - began)
             return result
-        while self._running and self._running[0][1].query():  # type: ignore[no-untyped-call]
-            start, end = self._running.popleft()
-            self.seconds += start.elapsed_time(end) / 1e3
+        while self._running and self._running[0][2].query():  # type: ignore[no-untyped-call]
+            ended, start, end = self._running.popleft()
+            self._add(ended, start.elapsed_time(end) / 1e3)
         start, end = _event(), _event()
         start.record()
         result = call(argument)
         end.record()
-        self._running.append((start, end))
+        self._running.append((bucket, start, end))
         return result
+
+    def _add(self, bucket: Bucket | None, seconds: float) -> None:
+        self.seconds += seconds
+        if bucket is not None:
+            times = self.by_bucket.setdefault(bucket, CallTimes())
+            times.count += 1
+            times.seconds += seconds
 
 
 def _event() -> torch.cuda.Event:

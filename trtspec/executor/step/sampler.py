@@ -150,8 +150,10 @@ def _decided(
     outputs: VerifyOutputs,
     raw: Mapping[int, Tensor],
 ) -> Verification:
-    """A verification from tensors, which are read when the result is."""
-    return Verification(plan, lambda: sampling_rows.decode(plan, drafts, outputs), hidden, raw)
+    """A verification from tensors, whose copy to the host begins at once: an engine's next call may
+    overwrite them."""
+    read = sampling_rows.read(drafts, outputs)
+    return Verification(plan, lambda: sampling_rows.decode(plan, drafts, read), hidden, raw)
 
 
 def _mask(

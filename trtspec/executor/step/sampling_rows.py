@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trtspec.backends.staging import to_host
+from trtspec.backends.staging import HostRead
 from trtspec.executor.engines.verify_call import VerifyInputs, VerifyOutputs
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import StepPlan
@@ -57,17 +57,22 @@ def verify(
     return _result(_verify(plan.table, drafts.address, logits, forced, *(mask or _NO_MASK)), drafts)
 
 
-def decode(plan: StepPlan, drafts: DraftBatch, outputs: VerifyOutputs) -> StepResult:
-    """The result from tensors on any device, with one copy to the host."""
+def read(drafts: DraftBatch, outputs: VerifyOutputs) -> HostRead:
+    """Begin to read the outputs, on any device, in one copy to the host."""
     sampled, accepted, emitted = outputs
-    if accepted is None or emitted is None:  # roots alone: each emits its own token
-        (sampled,) = to_host([sampled])
-        accepted = torch.zeros(len(drafts), 1, dtype=torch.int32)
-        emitted = torch.ones(len(drafts), dtype=torch.int32)
-    else:
-        # CUDA's op pads to the rows of all requests; none has walked more than its own.
-        widest = 1 + max(drafts.counts)
-        sampled, accepted, emitted = to_host([sampled, accepted[:, :widest], emitted])
+    if accepted is None or emitted is None:
+        return HostRead([sampled])
+    # CUDA's op pads to the rows of all requests; none has walked more than its own.
+    return HostRead([sampled, accepted[:, : 1 + max(drafts.counts)], emitted])
+
+
+def decode(plan: StepPlan, drafts: DraftBatch, outputs: HostRead) -> StepResult:
+    """The result from outputs that are being read."""
+    sampled, *walked = outputs.wait()
+    accepted, emitted = walked or (  # roots alone: each emits its own token
+        torch.zeros(len(drafts), 1, dtype=torch.int32),
+        torch.ones(len(drafts), dtype=torch.int32),
+    )
     return _result(_decode(plan.table, drafts.address, sampled, accepted, emitted), drafts)
 
 
