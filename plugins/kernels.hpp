@@ -71,6 +71,45 @@ struct TreeMaskParams {
 // and those that a request does not have) see position 0, so that a softmax over them is finite.
 cudaError_t tree_mask(const TreeMaskParams& params, cudaStream_t stream);
 
+// -- products -----------------------------------------------------------------------------------
+
+inline constexpr std::int64_t kFewRows = 64;  // the most rows of few_row_linear
+
+// How the values of a weight are kept: as floats of `dtype`, in rows [N, K]; or packed, integers of
+// 8 or 4 bits, FP8 (E4M3) and FP4 (E2M1), as trtspec/ops/few_row_linear.py lays them out.
+enum class WeightValues { rows, int8, int4, e4m3, e2m1 };
+
+struct FewRowParams {
+  const void* x;       // [rows, in_features], of `dtype`, aligned to 16 bytes
+  const void* weight;  // aligned to 16 bytes
+  // Of packed values, for groups of inputs: [ceil(N / 16), groups, 16], aligned to 16 bytes. A
+  // weight is (value - zero) * scale + offset; zeros or offsets, or both, are null.
+  const void* scales;         // of scale_dtype
+  const std::int8_t* zeros;
+  const void* offsets;        // of scale_dtype
+  const void* bias;      // [out_features], of `dtype`, or null
+  const void* residual;  // as out, or null
+  void* out;             // [rows, out_features], with swiglu half of them, of out_dtype
+  std::int64_t rows;          // 1 to 64
+  std::int64_t in_features;   // K, a multiple of 8
+  std::int64_t out_features;  // N
+  std::int64_t group_size;    // 0 (one group), 16, 32, 64, 128 or 256
+  WeightValues values;
+  DType dtype;  // bf16 or f16
+  DType out_dtype;
+  DType scale_dtype;
+  // Of each 32 outputs the last 16 are scaled by the SiLU of the first, which are their gates. N is
+  // a multiple of 32.
+  bool swiglu;
+};
+
+// out = residual + (x W^T + bias), rounded before the sum and behind it. Sums are float, over steps
+// of 16 inputs in their order; several blocks may share the inputs, in parts that follow from N and
+// K alone, whose sums are added in their order. So the bits of a row depend on its rows of x and of
+// the residual and on W; not on how many rows there are, unlike those of a library's product.
+std::size_t few_row_linear_workspace(const FewRowParams& params);
+cudaError_t few_row_linear(const FewRowParams& params, void* workspace, cudaStream_t stream);
+
 // -- states -------------------------------------------------------------------------------------
 
 // The contracts of trtspec::causal_conv, gated_delta and mamba2; `params` itself lies on the host,

@@ -96,7 +96,7 @@ void run_block() {
   s.shared.poison(draw() % 2 == 0 ? 0xff : 0x7e);
   for (int thread = 0; thread < s.num_threads; ++thread) {
     s.threads[thread].exchanges = 0;
-    s.threads[thread].num_copies = 0;
+    s.threads[thread].num_copies = s.threads[thread].num_groups = 0;
     s.threads[thread].is_with_warp = false;
   }
   for (int warp = 0; warp < num_warps(); ++warp) {
@@ -206,16 +206,27 @@ void need_whole_warp() {
 void copy_async(void* to, const void* from) {
   Thread& thread = state().threads[state().current];
   thread.is_with_warp = false;
-  const Copy copy{to, from};
+  const Copy copy{to, from, thread.num_groups};
   if (draw() % 2 == 0) return copy_now(copy);
   if (thread.num_copies == Thread::kMaxCopies) fail("too many copies under way");
   thread.copies[thread.num_copies++] = copy;
 }
 
+void commit_copies() { ++state().threads[state().current].num_groups; }
+
 void wait_copies() {
+  commit_copies();
+  wait_copies_but(0);
+}
+
+void wait_copies_but(int groups) {
   Thread& thread = state().threads[state().current];
-  const int count = std::exchange(thread.num_copies, 0);
-  for (int i = 0; i < count; ++i) copy_now(thread.copies[i]);
+  Copy* const end = thread.copies + thread.num_copies;
+  Copy* const rest = std::find_if(thread.copies, end, [&](const Copy& copy) {
+    return copy.group >= thread.num_groups - groups;
+  });
+  std::for_each(thread.copies, rest, copy_now);
+  thread.num_copies = static_cast<int>(std::copy(rest, end, thread.copies) - thread.copies);
 }
 
 }  // namespace emulation

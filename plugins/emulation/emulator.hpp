@@ -36,6 +36,7 @@ inline constexpr std::size_t kSlotBytes = 64;
 struct Copy {
   void* to;
   const void* from;  // null: zeros
+  int group;         // how many groups the thread had ended before
 };
 
 struct Thread {
@@ -46,6 +47,7 @@ struct Thread {
   static constexpr int kMaxCopies = 256;
   Copy copies[kMaxCopies];
   int num_copies = 0;
+  int num_groups = 0;  // of copies, that were ended
 };
 
 struct Warp {
@@ -94,7 +96,10 @@ void warp_barrier();
 void need_whole_warp();
 
 void copy_async(void* to, const void* from);
+void commit_copies();
 void wait_copies();
+// For those of all groups that were ended but the last ones.
+void wait_copies_but(int groups);
 
 // The values that the lanes of a warp brought to a warp function.
 template <class T>

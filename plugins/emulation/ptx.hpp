@@ -42,6 +42,17 @@ float unpack(std::uint32_t pair, int half) {
   return to_float(T{std::uint16_t(pair >> (16 * half))});
 }
 
+// Where T has the result, which is all that the kernels ask for: others may be rounded twice.
+template <class T>
+std::uint32_t multiply_add_pairs(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  float sums[2];
+  for (int half = 0; half < 2; ++half) {
+    sums[half] = float(double(unpack<T>(a, half)) * double(unpack<T>(b, half)) +
+                       double(unpack<T>(c, half)));
+  }
+  return pack<T>(sums[0], sums[1]);
+}
+
 inline unsigned char* dynamic_shared() { return emulation::state().shared.dynamic(); }
 
 template <class T, int kIndex = 0>
@@ -53,8 +64,12 @@ T& static_shared() {
 inline void copy_async(void* shared, const void* global, bool valid) {
   emulation::copy_async(shared, valid ? global : nullptr);
 }
-inline void commit_copies() {}
+inline void commit_copies() { emulation::commit_copies(); }
 inline void wait_copies() { emulation::wait_copies(); }
+template <int kGroups>
+void wait_copies_but() {
+  emulation::wait_copies_but(kGroups);
+}
 
 struct Registers4 {
   std::uint32_t word[4];

@@ -41,6 +41,25 @@ __device__ __forceinline__ std::uint32_t pack<f16>(float low, float high) {
   return pair;
 }
 
+// a * b + c of both halves, rounded once each; subnormal numbers are kept.
+template <class T>
+__device__ __forceinline__ std::uint32_t multiply_add_pairs(std::uint32_t a, std::uint32_t b,
+                                                            std::uint32_t c);
+template <>
+__device__ __forceinline__ std::uint32_t multiply_add_pairs<bf16>(std::uint32_t a, std::uint32_t b,
+                                                                  std::uint32_t c) {
+  std::uint32_t pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+  return pair;
+}
+template <>
+__device__ __forceinline__ std::uint32_t multiply_add_pairs<f16>(std::uint32_t a, std::uint32_t b,
+                                                                 std::uint32_t c) {
+  std::uint32_t pair;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+  return pair;
+}
+
 __device__ __forceinline__ unsigned char* dynamic_shared() {
   extern __shared__ uint4 memory[];
   return reinterpret_cast<unsigned char*>(memory);
@@ -65,6 +84,11 @@ __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// For all copies but those of the thread's last groups that commit_copies ended.
+template <int kGroups>
+__device__ __forceinline__ void wait_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
 
 struct Registers4 {
   std::uint32_t word[4];

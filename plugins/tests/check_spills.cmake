@@ -1,9 +1,12 @@
-# cmake -DFOLDER=<reports of ptxas> -P check_spills.cmake: fails if an attention kernel spills
-# registers on any architecture.
-file(GLOB reports "${FOLDER}/attention*.txt")
-if(NOT reports)
-  message(FATAL_ERROR "no report of ptxas on attention in ${FOLDER}; build trtspec_cuda first")
-endif()
+# cmake -DFOLDER=<reports of ptxas> -P check_spills.cmake: fails if a kernel of attention or of
+# few-row products spills registers on any architecture.
+foreach(kind attention few_row)
+  file(GLOB found "${FOLDER}/${kind}*.txt")
+  if(NOT found)
+    message(FATAL_ERROR "no report of ptxas on ${kind} in ${FOLDER}; build trtspec_cuda first")
+  endif()
+  list(APPEND reports ${found})
+endforeach()
 foreach(report IN LISTS reports)
   file(STRINGS "${report}" lines REGEX "Compiling entry function|bytes spill stores|Used [0-9]+ reg")
   foreach(line IN LISTS lines)

@@ -120,6 +120,37 @@ void missing_barriers_show() {
   }
 }
 
+// One thread copies `kSteps` values, each `ahead` steps before it is read.
+template <int kGroups>
+__global__ void copy_ahead(const int* from, int ahead, int* wrong) {
+  if (threadIdx.x > 0) return;
+  int* const shared = reinterpret_cast<int*>(dynamic_shared());
+  const auto start = [&](int step) {
+    if (step < kSteps) copy_async(shared + step * 4, from + step * 4, true);
+    commit_copies();
+  };
+  for (int step = 0; step < ahead; ++step) start(step);
+  for (int step = 0; step < kSteps; ++step) {
+    start(step + ahead);
+    wait_copies_but<kGroups>();
+    if (shared[step * 4] != step) ++*wrong;
+  }
+}
+
+void waiting_for_too_few_copies_shows() {
+  const int from[4 * kSteps] = {0, 0, 0, 0, 1, 0, 0, 0, 2};
+  int enough = 0, too_few = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    emulation::set_seed(seed);
+    for (const int ahead : {1, 2}) {
+      launch(copy_ahead<1>, 1, kLanes, sizeof from, nullptr, from, ahead, &enough);
+    }
+    launch(copy_ahead<2>, 1, kLanes, sizeof from, nullptr, from, 1, &too_few);
+  }
+  CHECK_EQ(enough, 0);
+  CHECK(too_few > 0);
+}
+
 __global__ void wait_in_divergent_code() {
   if (threadIdx.x % 2 == 0) {
     __syncthreads();
@@ -224,6 +255,7 @@ void grids_have_limits() {
 int main() {
   orders_differ();
   missing_barriers_show();
+  waiting_for_too_few_copies_shows();
   aligned_instructions_need_their_warp();
   shared_memory_is_poisoned();
   shared_memory_has_limits();

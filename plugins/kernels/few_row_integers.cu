@@ -1,0 +1,21 @@
+#include "few_row_launch.hpp"
+
+namespace trtspec::cuda {
+namespace {
+
+template <class T>
+using Int8Weights = PackedWeights<T, Int8>;
+template <class T>
+using Int4Weights = PackedWeights<T, Int4>;
+
+}  // namespace
+
+cudaError_t launch_int8_weights(const FewRowArgs& args, cudaStream_t stream) {
+  return launch_few_rows<Int8Weights>(args, stream);
+}
+
+cudaError_t launch_int4_weights(const FewRowArgs& args, cudaStream_t stream) {
+  return launch_few_rows<Int4Weights>(args, stream);
+}
+
+}  // namespace trtspec::cuda
