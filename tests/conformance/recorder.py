@@ -14,7 +14,7 @@ from typing import Any
 from trtspec.config.kv import CacheLayout
 from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
-from trtspec.executor.metrics import ExecutorMetrics
+from trtspec.executor.executor_metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor, StepOutput
 from trtspec.executor.schedule.kv_cache import KVCacheManager

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.errors import EngineError
-from trtspec.executor.metrics import ExecutorMetrics, SpeculativeMetrics
+from trtspec.executor.executor_metrics import ExecutorFigures, ExecutorMetrics
+from trtspec.executor.metrics import SpeculativeMetrics
 
 
 @dataclass

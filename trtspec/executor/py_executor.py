@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.engines.model_engine import ModelEngine
-from trtspec.executor.metrics import ExecutorMetrics
+from trtspec.executor.executor_metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.resident.engine import ResidentEngine
 from trtspec.executor.resident.steps import ResidentSteps, confirmed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, TypeAlias, overload
 
@@ -89,6 +89,15 @@ class CompletionOutput(_Readable):
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    def add(self, gained: CompletionOutput) -> None:
+        """Take in what the sequence gained: texts, tokens, logprobs and steps are appended, the
+        rest is replaced."""
+        for entry in fields(self):
+            before, new = getattr(self, entry.name), getattr(gained, entry.name)
+            if entry.name in ("text", "token_ids", "logprobs", "spec_steps"):
+                new = before if not new else before + new if before else new
+            setattr(self, entry.name, new)
+
 
 @dataclass(repr=False)
 class RequestOutput(_Readable):
@@ -115,6 +124,13 @@ class RequestOutput(_Readable):
         assert self.prompt_logprobs is not None, "they were asked for"
         end = found.first + len(found.entries)
         self.prompt_logprobs[found.first : end] = found.entries
+
+    def add(self, gained: RequestOutput) -> None:
+        """Take in what sequences of the prompt gained; see `growth`."""
+        for each in gained.outputs:
+            self.outputs[each.index].add(each)
+        if gained.prompt_logprobs is not None:
+            self.prompt_logprobs = gained.prompt_logprobs
 
     def __len__(self) -> int:
         return 1
@@ -169,3 +185,19 @@ class EngineLoad:
     step_seconds: float
     num_failed_steps_in_a_row: int = 0
     last_failure: str | None = None
+
+    @classmethod
+    def merged(cls, loads: Sequence[EngineLoad]) -> EngineLoad:
+        """That of equal LLMs together (at least one): counts are added, the usage is the mean.
+        Together they hang or fail only as far as each of them does."""
+        failing = min(loads, key=lambda load: load.num_failed_steps_in_a_row)
+        return cls(
+            num_running=sum(load.num_running for load in loads),
+            num_waiting=sum(load.num_waiting for load in loads),
+            kv_cache_usage=sum(load.kv_cache_usage for load in loads) / len(loads),
+            num_prompt_tokens=sum(load.num_prompt_tokens for load in loads),
+            num_generated_tokens=sum(load.num_generated_tokens for load in loads),
+            step_seconds=min(load.step_seconds for load in loads),
+            num_failed_steps_in_a_row=failing.num_failed_steps_in_a_row,
+            last_failure=failing.last_failure,
+        )

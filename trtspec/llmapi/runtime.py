@@ -32,7 +32,7 @@ from trtspec.executor.engines.heads_engine import HeadsEngine
 from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.engines.pass_rollout import PassRollout
-from trtspec.executor.metrics import ExecutorMetrics
+from trtspec.executor.executor_metrics import ExecutorMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.py_executor import PyExecutor
 from trtspec.executor.schedule.adapter_scheduler import AdapterScheduler
