@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,17 @@ from hypothesis import strategies as st
 from trtspec.errors import EngineError
 from trtspec.executor.executor_metrics import ExecutorFigures, ExecutorMetrics
 from trtspec.executor.metrics import SpeculativeMetrics
+
+STEPS = st.lists(
+    st.integers(0, 5).flatmap(
+        lambda depth: st.tuples(
+            st.integers(1, depth + 1),
+            st.integers(depth, 9) if depth else st.just(0),
+            st.just(depth),
+        )
+    ),
+    max_size=20,
+)
 
 
 @dataclass
@@ -81,18 +93,7 @@ def test_full_acceptance_is_one() -> None:
     assert metrics.acceptance_rate_per_pos == [1.0] * 4
 
 
-@given(
-    st.lists(
-        st.integers(0, 5).flatmap(
-            lambda depth: st.tuples(
-                st.integers(1, depth + 1),
-                st.integers(depth, 9) if depth else st.just(0),
-                st.just(depth),
-            )
-        ),
-        max_size=20,
-    )
-)
+@given(STEPS)
 def test_definitions_and_merge(steps: list[tuple[int, int, int]]) -> None:
     whole, halves = SpeculativeMetrics(), [SpeculativeMetrics(), SpeculativeMetrics()]
     for i, step in enumerate(steps):
@@ -148,6 +149,31 @@ def test_executor_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
         "verify_weight_bytes": 1060,
         "verify_kv_bytes": 9,
     }
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), STEPS, st.sampled_from([None, "a", "b"])), max_size=6))
+def test_figures_of_several_executors_add_up(
+    work: list[tuple[int, list[tuple[int, int, int]], str | None]],
+) -> None:
+    """To those of one that had done all of their work."""
+    clocks = [Clock() for _ in range(4)]
+    every = [ExecutorMetrics(clock, [clock]) for clock in clocks]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "perf_counter", lambda: 0.0)
+        for place, steps, adapter in work:
+            for metrics in (every[place], every[3]):
+                metrics.start_step()
+            for clock in (clocks[place], clocks[3]):
+                clock.call(0.25, 8, place)
+            for metrics in (every[place], every[3]):
+                for step in steps:
+                    metrics.record_verify(0, *step, adapter=adapter)
+                metrics.end_step(bool(steps), None if steps else EngineError("bad"))
+                metrics.record_preemptions(place)
+                metrics.record_prefix(9, place)
+        *parts, whole = (pickle.loads(pickle.dumps(each.figures())) for each in every)
+    assert ExecutorFigures.merged(parts).to_dict() == whole.to_dict()
+    assert ExecutorFigures.merged([]).to_dict() == ExecutorMetrics().to_dict()
 
 
 def test_an_executor_that_did_nothing() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from trtspec import LLM, SamplingParams
 from trtspec.errors import EngineError
+from trtspec.llmapi.growth import growth
 
 from .conftest import TextModel
 
@@ -50,7 +51,7 @@ def in_child(act: Callable[[], Any]) -> str:
 
 
 async def first(handle: Any) -> None:
-    async for _ in handle.growth():
+    async for _ in growth([handle]):
         return
 
 

@@ -18,7 +18,9 @@ import uvicorn
 from trtspec import LLM
 from trtspec.log import logger
 from trtspec.serve.app import make_app
+from trtspec.serve.engine_client import EngineClient
 from trtspec.serve.lifecycle import Lifecycle
+from trtspec.serve.local_engine import LocalEngine
 from trtspec.serve.process import DrainingServer, listen
 from trtspec.serve.service import Service
 from trtspec.serve.settings import ServeSettings
@@ -63,13 +65,18 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLIN
 
 
 @contextmanager
-def run_server(open_llm: Callable[[], LLM], wait: bool = True, **options: Any) -> Iterator[Server]:
+def run_server(
+    open_llm: Callable[[], LLM],
+    wait: bool = True,
+    engine: Callable[[LLM], EngineClient] = LocalEngine,
+    **options: Any,
+) -> Iterator[Server]:
     """Serve until the block ends; with `wait`, it begins when the server is ready."""
     opened: list[LLM] = []
 
-    def remember() -> LLM:
+    def remember() -> EngineClient:
         opened.append(open_llm())
-        return opened[0]
+        return engine(opened[0])
 
     settings = ServeSettings(**{"model_names": ("tiny",), "drain_timeout": 5.0, **options})
     listener = listen("127.0.0.1", 0)
@@ -82,7 +89,7 @@ def run_server(open_llm: Callable[[], LLM], wait: bool = True, **options: Any) -
     try:
         wait_until(lambda: server.started, "the server listens")
         if wait:
-            wait_until(lambda: lifecycle.service.engine is not None, "the engine is loaded")
+            wait_until(lambda: lifecycle.service.front_end is not None, "the engine is loaded")
         yield Server(url, opened[0] if wait else None, lifecycle, thread)  # type: ignore[arg-type]
     finally:
         server.should_exit = True

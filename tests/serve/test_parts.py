@@ -1,11 +1,9 @@
-"""The small parts: growth of a handle, the intake, single tokens, the gate, the page."""
+"""The small parts: the intake, single tokens, the gate, the page."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import re
-import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +14,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 import trtspec.serve
-from trtspec import SamplingParams
 from trtspec.errors import ConfigError
 from trtspec.executor.step.step_result import TokenLogprobs
-from trtspec.llmapi.handle import Growth
 from trtspec.serve.errors import ApiError
 from trtspec.serve.gate import Gate
 from trtspec.serve.logprobs import CompletionLogprobs
@@ -28,35 +24,6 @@ from trtspec.serve.token_text import TokenText, longest_token
 
 from .conftest import Server, wait_until
 from .test_load import LONG, is_idle
-
-PARAMS = SamplingParams(max_tokens=40, temperature=0.8, seed=1, n=2, logprobs=1)
-
-
-@pytest.mark.parametrize("delay", [0.0, 0.2])
-def test_growth(server: Server, delay: float) -> None:
-    """The pieces make up the whole; steps that pass while the reader is busy come as one. No
-    thread waits."""
-
-    async def read() -> tuple[list[list[Growth]], Any]:
-        handle = server.llm.generate_async("the cat", PARAMS)
-        pieces = []
-        async for grown in handle.growth():
-            pieces.append(grown)
-            await asyncio.sleep(delay)
-        return pieces, await handle
-
-    server.llm.generate("the cat", PARAMS, use_tqdm=False)  # starts the threads of the loop
-    threads = threading.active_count()
-    pieces, output = asyncio.run(read())
-    assert threading.active_count() <= threads
-    assert (len(pieces) < 10) == (delay > 0)
-    for completion in output.outputs:
-        mine = [g for grown in pieces for g in grown if g.index == completion.index]
-        assert "".join(g.text for g in mine) == completion.text
-        assert [t for g in mine for t in g.token_ids] == completion.token_ids
-        assert [e for g in mine for e in g.logprobs or []] == completion.logprobs
-        assert [g.finish_reason for g in mine][-1] == completion.finish_reason
-        assert not any(g.finish_reason for g in mine[:-1])
 
 
 def test_a_client_that_leaves_while_its_prompt_is_read(

@@ -155,8 +155,8 @@ def test_a_text_too_long_is_refused_before_it_is_tokenised(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(server.llm._prompts, "read", calls.append)
-    monkeypatch.setattr(server.llm._prompts, "chat", calls.append)
+    monkeypatch.setattr(server.llm.prompts, "read", calls.append)
+    monkeypatch.setattr(server.llm.prompts, "chat", calls.append)
     long = "the cat " * 100_000
     error = error_of(server.post(json={"prompt": [long]}), 400)
     assert error["code"] == "context_length_exceeded" and "256 tokens" in error["message"]

@@ -30,7 +30,7 @@ from trtspec.train.own_vocabulary import let_write
 
 _missing: ConfigError | None = None
 try:
-    from trtspec.serve import process
+    from trtspec.serve import local_engine, process
 except ConfigError as error:  # its packages are an extra: said once the program is asked to serve
     _missing = error
 
@@ -182,16 +182,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         template = _template(args.chat_template)
         find_model(args.model)  # a wrong name is found before the port is bound
 
-        def open_llm() -> LLM:
+        def open_engine() -> local_engine.LocalEngine:
             if isinstance(speculation, dict):
                 asked = parse_speculative_config(speculation)
                 let_write(args.model, asked, options["tokenizer"])
             llm = LLM(args.model, speculation, **options)
             if template is not None:
                 llm.tokenizer.chat_template = template
-            return llm
+            return local_engine.LocalEngine(llm)
 
-        return int(process.serve(server_options(args), args.log_json, open_llm))
+        return int(process.serve(server_options(args), args.log_json, open_engine))
     except TrtspecError as error:
         print(f"trtspec-serve: {error}", file=sys.stderr)
         return 1

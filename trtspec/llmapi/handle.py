@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.executor.step.step_result import SpecStep, TokenLogprobs
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Growth:
-    """What one sequence gained since its reader last looked; see `CompletionOutput`."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprobs] | None
-    spec_steps: list[SpecStep] | None
-    finish_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,27 +121,27 @@ class GenerationHandle:
             self.abort()
             raise
 
-    async def growth(self) -> AsyncIterator[list[Growth]]:
-        """What each sequence gained since the last call, until all have ended.
+    @contextmanager
+    def setting(self, event: asyncio.Event) -> Iterator[None]:
+        """Set an event of the running loop after each change."""
+        self._check_process()
+        loop = asyncio.get_running_loop()
 
-        Steps that pass while the reader is busy are merged, so a slow reader costs neither memory
-        nor the worker's time. ``streaming`` is not needed.
+        def wake() -> None:
+            with suppress(RuntimeError):  # that loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(event.set)
 
-        Raises:
-            TrtspecError: the request failed.
-        """
-        seen = [_Seen() for _ in self._output.outputs]
-        while True:
-            grown, ended = await self._when(lambda: self._grown(seen))
-            if grown:
-                yield grown
-            if ended:
-                _checked(self._output)
-                return
+        with self._changed:
+            self._listeners.append(wake)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(wake)
 
     def updating(self) -> AbstractContextManager[Any]:
-        """For the worker: hold this while changing the output, so that no reader sees half a
-        change."""
+        """Hold this while changing the output, so that no reader sees half a change, or while
+        reading it."""
         return self._changed
 
     def publish(self, grown: CompletionOutput | None = None) -> None:
@@ -172,16 +158,8 @@ class GenerationHandle:
 
     async def _when(self, look: Callable[[], T | None]) -> T:
         """Wait until `look` finds something, asking again after each change."""
-        self._check_process()
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # that loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(event.set)
-
-        with self._changed:
-            self._listeners.append(wake)
-        try:
+        event = asyncio.Event()
+        with self.setting(event):
             while True:
                 event.clear()
                 with self._changed:
@@ -189,9 +167,6 @@ class GenerationHandle:
                 if found is not None:
                     return found
                 await event.wait()
-        finally:
-            with self._changed:
-                self._listeners.remove(wake)
 
     def _next(self) -> RequestOutput:
         self._check_process()
@@ -222,40 +197,6 @@ class GenerationHandle:
         # A forked child has this one thread: nobody holds the lock, and the old one may be held for
         # ever.
         self._changed, self._process = threading.Condition(), os.getpid()
-
-    def _grown(self, seen: list[_Seen]) -> tuple[list[Growth], bool] | None:
-        grown = []
-        for completion, past in zip(self._output.outputs, seen, strict=True):
-            tokens, text = completion.token_ids[past.tokens :], completion.text[past.chars :]
-            ends = completion.finished and not past.finished
-            if not (tokens or text or ends):
-                continue
-            entries, steps = completion.logprobs, completion.spec_steps
-            grown.append(
-                Growth(
-                    completion.index,
-                    text,
-                    tokens,
-                    None if entries is None else entries[past.tokens :],
-                    None if steps is None else steps[past.steps :],
-                    completion.finish_reason if ends else None,
-                )
-            )
-            past.tokens += len(tokens)
-            past.chars += len(text)
-            past.steps = len(steps or ())
-            past.finished = completion.finished
-        return (grown, self._ended) if grown or self._ended else None
-
-
-@dataclass
-class _Seen:
-    """How far a reader of `growth` has read one sequence."""
-
-    tokens: int = 0
-    chars: int = 0
-    steps: int = 0
-    finished: bool = False
 
 
 def _mark(completion: CompletionOutput, error: TrtspecError | None) -> _Mark:
@@ -303,10 +244,10 @@ def _cut(completion: CompletionOutput, mark: _Mark | None) -> CompletionOutput:
 
 def _checked(output: RequestOutput) -> RequestOutput:
     if output.error is not None:
-        raise _fresh(output.error)
+        raise fresh(output.error)
     return output
 
 
-def _fresh(error: TrtspecError) -> TrtspecError:
+def fresh(error: TrtspecError) -> TrtspecError:
     """A copy to raise, so that the tracebacks of several callers do not pile up on one object."""
     return type(error)(*error.args)

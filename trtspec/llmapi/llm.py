@@ -20,6 +20,7 @@ from trtspec.config.sampling import SamplingParams, draw_seed
 from trtspec.engine.folder import EngineConfig
 from trtspec.engine.open import WeightReader
 from trtspec.errors import ConfigError, TrtspecError
+from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.executor.schedule.admission import admission_order
 from trtspec.executor.step.request import Request
 from trtspec.executor.text.stopping import StopChecker
@@ -87,7 +88,7 @@ class LLM:
         ends = (*engine.target.eos_token_ids, *further_ends(tokenizer, engine.target))
         # Others are never said, and no row of logits has a place for them.
         self._ends = tuple(token for token in ends if token < engine.target.vocab_size)
-        self._prompts = PromptReader(tokenizer, engine.target.vocab_size)
+        self.prompts = PromptReader(tokenizer, engine.target.vocab_size)
         self.adapters = LoadedAdapters(engine, config.lora_modules)
         self._guides = Guides(tokenizer, engine.target.vocab_size, self._ends)
         self._random = random.Random(config.seed) if config.seed is not None else None
@@ -119,7 +120,7 @@ class LLM:
     @property
     def tokenizer(self) -> Any:
         """The target's tokenizer (a transformers tokenizer), or None if it was not loaded."""
-        return self._prompts.tokenizer
+        return self.prompts.tokenizer
 
     def get_tokenizer(self) -> Any:
         """`tokenizer`, under vLLM's name."""
@@ -228,14 +229,14 @@ class LLM:
         is_list = isinstance(messages, Sequence) and not isinstance(messages, (str, bytes))
         single = not is_list or (bool(messages) and isinstance(messages[0], Mapping))
         if single:
-            asked: Any = self._prompts.chat(messages, options)
+            asked: Any = self.prompts.chat(messages, options)
         else:
-            asked = self._prompts.chats(messages, options)
+            asked = self.prompts.chats(messages, options)
         return self.generate(asked, sampling_params, use_tqdm, priority, lora_request)
 
     def chat_tokens(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """The tokens of `chat_prompt`."""
-        return self._prompts.read(self.chat_prompt(messages, **options))[1]
+        return self.prompts.chat_tokens(messages, options)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
         """The prompt that the chat template makes of a conversation; ``options`` as for `chat`.
@@ -245,7 +246,7 @@ class LLM:
                 template, or it rejected the conversation; a message has an unknown role, a field
                 that the template never reads, or content other than text.
         """
-        return self._prompts.chat(messages, options)
+        return self.prompts.chat(messages, options)
 
     def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a text, as those of a prompt.
@@ -253,7 +254,7 @@ class LLM:
         Raises:
             RequestError: there is no tokenizer, or it cannot read the text.
         """
-        return self._prompts.tokenize(text, add_special_tokens)
+        return self.prompts.tokenize(text, add_special_tokens)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones included.
@@ -261,7 +262,7 @@ class LLM:
         Raises:
             RequestError: there is no tokenizer, there are no tokens, or one is not the model's.
         """
-        return self._prompts.detokenize(tokens)
+        return self.prompts.detokenize(tokens)
 
     def prepare(self, sampling_params: SamplingParams) -> None:
         """Do slow preparations for these options now, so that a later request with them starts at
@@ -293,9 +294,13 @@ class LLM:
             last_failure=None if failure is None else str(failure),
         )
 
+    def figures(self) -> ExecutorFigures:
+        """Figures since the start, which can be added to those of another LLM."""
+        return self._executor.metrics.figures()
+
     def get_metrics(self) -> dict[str, Any]:
-        """Figures since the start; names are defined in `trtspec.executor.metrics`."""
-        return self._executor.metrics.to_dict()
+        """`figures` under their names, which `trtspec.executor.metrics` defines."""
+        return self.figures().to_dict()
 
     def shutdown(self) -> None:
         """Abort running requests, stop the worker and free weights and caches; may be called twice.
@@ -352,8 +357,8 @@ class LLM:
         handle: GenerationHandle,
     ) -> list[LiveSequence]:
         """The n sequences of a prompt, with a common seed and a sample index each."""
-        output.prompt, output.prompt_token_ids = self._prompts.read(prompt)
-        params = self._prompts.resolve(options.params)
+        output.prompt, output.prompt_token_ids = self.prompts.read(prompt)
+        params = self.prompts.resolve(options.params)
         eos = () if params.ignore_eos else self._ends
         ends = (*eos, *params.stop_token_ids)
         seed = params.seed
@@ -377,7 +382,7 @@ class LLM:
                 max_draft_len=params.max_draft_len(self._deepest_drafts),
                 adapter=options.adapter,
             )
-            stop = StopChecker(params, eos, self._prompts.decoder, output.prompt_token_ids)
+            stop = StopChecker(params, eos, self.prompts.decoder, output.prompt_token_ids)
             completion = CompletionOutput(index, seed)
             output.outputs.append(completion)
             sequences.append(LiveSequence(request, stop, completion, output, handle))

@@ -13,7 +13,7 @@ from trtspec.builder.target_drafts import TargetDrafts
 from trtspec.config.decoding import DecodingConfig
 from trtspec.config.model import ModelConfig
 from trtspec.engine.engine_draft import EngineDraft
-from trtspec.engine.folder import TOKENIZER_FOLDER, EngineConfig, is_engine_folder
+from trtspec.engine.folder import EngineConfig, is_engine_folder
 from trtspec.llmapi.engine_drafts import built_speculation, find_drafts
 from trtspec.llmapi.engines import plan_engine
 from trtspec.llmapi.options import LLMConfig
@@ -73,7 +73,7 @@ class OpenedEngine:
         drafts = find_drafts(engine, wanted, at_hand)
         for draft in drafts:
             draft.tell_doubts(path / draft.folder)
-        tokenizer = tokenizer_of(config, path / TOKENIZER_FOLDER)
+        tokenizer = tokenizer_of(config, path)
         return cls(path, engine, drafts, _fitted(wanted, engine), tokenizer)
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from trtspec.builder.tokenizer import has_tokenizer, read_tokenizer, tokenizer_folder
 from trtspec.config.sampling import SamplingParams
+from trtspec.engine.folder import TOKENIZER_FOLDER, is_engine_folder
 from trtspec.errors import CheckpointError, RequestError
 from trtspec.executor.text.token_decoder import TokenDecoder
 from trtspec.llmapi.chat import in_form, written_as_a_list
@@ -37,12 +38,14 @@ def load_tokenizer(source: str | Path) -> Any:
     return read_tokenizer(folder)
 
 
-def tokenizer_of(config: LLMConfig, folder: Path) -> Any:
-    """The tokenizer in ``folder``, or a requested other one; None if it is skipped."""
+def tokenizer_of(config: LLMConfig, model: Path) -> Any:
+    """The tokenizer of a checkpoint or engine folder, or a requested other one; None if it is
+    skipped."""
     if config.skip_tokenizer_init:
         return None
-    asked = config.tokenizer
-    return load_tokenizer(folder if asked is None else tokenizer_folder(asked))
+    if config.tokenizer is not None:
+        return load_tokenizer(tokenizer_folder(config.tokenizer))
+    return load_tokenizer(model / TOKENIZER_FOLDER if is_engine_folder(model) else model)
 
 
 def is_single_prompt(prompts: Any) -> bool:
@@ -67,19 +70,21 @@ class PromptReader:
         self._vocab_size = vocab_size
 
     def read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """Return ``(text or None, token ids)``; RequestError if the prompt is empty or invalid."""
+        """Return ``(text or None, token ids)``; RequestError if the prompt is empty or invalid. A
+        text beside token ids is taken to be theirs."""
+        text, content = None, prompt
         if isinstance(prompt, Mapping):
-            keys = set(prompt)
-            if keys not in ({"prompt"}, {"prompt_token_ids"}):
+            if not prompt or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
                 raise RequestError(
                     f"a prompt mapping has the key `prompt` or `prompt_token_ids`, "
-                    f"got {sorted(map(str, keys))}"
+                    f"got {sorted(map(str, prompt))}"
                 )
-            (content,) = prompt.values()
-        else:
-            content = prompt
+            content = prompt.get("prompt_token_ids", prompt.get("prompt"))
+            text = prompt["prompt"] if len(prompt) == 2 else None
+            if not isinstance(text, str | None):
+                raise RequestError(f"`prompt` is a string, got {type(text).__name__} {text!r:.60}")
         if not isinstance(content, str):
-            return None, self._checked(content)
+            return text, self._checked(content)
         if not content:
             raise RequestError("the prompt is empty; it must have at least 1 token")
         return content, self._encode(content)
@@ -109,6 +114,12 @@ class PromptReader:
                 conversation; the conversation does not consist of text messages.
         """
         return self._in_template(messages, *self._template(options))
+
+    def chat_tokens(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> list[int]:
+        """The tokens of `chat`."""
+        return self.read(self.chat(messages, options))[1]
 
     def chats(self, conversations: Sequence[Any], options: Mapping[str, Any]) -> list[Prompt]:
         """`chat` for each of several; the options are checked even for an empty list."""

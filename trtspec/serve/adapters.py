@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -34,13 +33,12 @@ class UnloadAdapter(Body):
 async def load_lora_adapter(body: LoadAdapter, request: Request) -> Response:
     """Load an adapter, which requests name as their model from then on."""
     service = service_of(request)
-    engine, root = service.ready(), _root(service)
+    engine, root = service.ready().engine, _root(service)
     if body.lora_name in service.settings.model_names:
         raise _refused(f"{body.lora_name!r} is the name of the model itself; choose another")
     folder = _confined(root, body.lora_path)
-    loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(None, engine.llm.adapters.load, body.lora_name, folder)
+        await engine.load_adapter(body.lora_name, str(folder))
     except CheckpointError as error:
         raise _refused(str(error)) from error
     return json_response({"status": "loaded", "lora_name": body.lora_name})
@@ -50,12 +48,12 @@ async def load_lora_adapter(body: LoadAdapter, request: Request) -> Response:
 async def unload_lora_adapter(body: UnloadAdapter, request: Request) -> Response:
     """Forget an adapter; requests that have it go on."""
     service = service_of(request)
-    engine = service.ready()
+    engine = service.ready().engine
     _root(service)
-    if body.lora_name not in engine.llm.adapters.paths:
+    if body.lora_name not in engine.adapters:
         service.model(body.lora_name)
         raise _refused(f"{body.lora_name!r} is the model itself, no adapter")
-    engine.llm.adapters.unload(body.lora_name)
+    await engine.unload_adapter(body.lora_name)
     return json_response({"status": "unloaded", "lora_name": body.lora_name})
 
 

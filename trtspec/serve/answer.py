@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trtspec.config.sampling import SamplingParams
-from trtspec.llmapi.handle import GenerationHandle
+from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.log import logger
-from trtspec.serve.engine import Engine
+from trtspec.serve.engine_client import GenerateRequest
 from trtspec.serve.errors import ApiError, api_error, json_response
 from trtspec.serve.payloads import Payloads, speculation, usage
 from trtspec.serve.service import Service
 from trtspec.serve.trace import CLIENT_GONE, Trace
 
+Gains: TypeAlias = AsyncIterator[list[RequestOutput]]
 _LAST_WORD_SECONDS = 5.0
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -32,36 +32,57 @@ _STREAM_HEADERS = [
 class Wishes:
     """How a client wants its answer. `timeout`: a limit in seconds, or None."""
 
-    stream: bool
     include_usage: bool
     continuous_usage: bool
     metrics: bool
     timeout: float | None
 
 
+class Outputs:
+    """What has come of a request. all: by prompt."""
+
+    def __init__(self, accepted: Sequence[RequestOutput]) -> None:
+        self.all = accepted
+        self._places = {output.request_id: place for place, output in enumerate(accepted)}
+
+    @property
+    def finished(self) -> bool:
+        return all(output.finished for output in self.all)
+
+    def take_in(
+        self, gained: Sequence[RequestOutput]
+    ) -> Iterator[tuple[int, Sequence[CompletionOutput]]]:
+        """Add what was gained, prompt by prompt; returns the prompt and what its sequences gained,
+        unless one failed, which the engine raises next.
+
+        Raises:
+            ApiError: 503 if the engine was shut down.
+        """
+        for each in gained:
+            place = self._places[each.request_id]
+            self.all[place].add(each)
+            reasons = {completion.finish_reason for completion in each.outputs}
+            if "abort" in reasons:
+                message = "the server shut down before the text was complete"
+                raise ApiError(503, message, "server_stopped")
+            if "error" not in reasons:
+                yield place, each.outputs
+
+
 class Answer(Response):
-    """Starts `submit` once there is room, and ends it early if the client disconnects, the time is
-    up, or the server must stop. The HTTP status is sent with the first token, so a request that
-    fails earlier gets a proper error status, and one that fails later an error event. A stream that
-    waits longer than that, as in a long queue, starts with a comment and repeats it during silence,
-    since clients and proxies drop silent connections."""
+    """Has a request generated once there is room, and ends it early if the client disconnects, the
+    time is up, or the server must stop. The HTTP status is sent with the first token, so a request
+    that fails earlier gets a proper error status, and one that fails later an error event. A stream
+    that waits longer than that, as in a long queue, starts with a comment and repeats it during
+    silence, since clients and proxies drop silent connections."""
 
     def __init__(
-        self,
-        service: Service,
-        engine: Engine,
-        submit: Callable[[], list[GenerationHandle]],
-        params: SamplingParams,
-        sequences: int,
-        payloads: Payloads,
-        wishes: Wishes,
+        self, service: Service, request: GenerateRequest, payloads: Payloads, wishes: Wishes
     ) -> None:
         super().__init__()
-        self._service, self._engine = service, engine
-        self._submit, self._params = submit, params
-        self._sequences, self._payloads, self._wishes = sequences, payloads, wishes
-        self._num_finished = 0
-        self._num_sent = 0  # tokens
+        self._service, self._request = service, request
+        self._engine = service.ready().engine
+        self._payloads, self._wishes = payloads, wishes
         self._began = False
         self._sending = asyncio.Lock()
         self._num_writes = 0
@@ -96,87 +117,66 @@ class Answer(Response):
                     await self._fail(error, scope, receive, send)
 
     async def _serve(self, trace: Trace, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._service.gate.enter(self._sequences):
-            handles = await self._engine.start(self._submit, self._params)
-            try:
-                if self._wishes.stream:
-                    await self._stream(handles, send)
-                else:
-                    await self._whole(handles, scope, receive, send)
-                self._service.gate.observe(trace.seconds)
-            finally:
-                outputs = [handle.output for handle in handles]
-                for handle in handles:
-                    if not handle.output.finished:
-                        handle.abort()
-                trace.fields |= usage(outputs)
-                reasons = [c.finish_reason or "abort" for o in outputs for c in o.outputs]
-                trace.fields["finish_reason"] = ",".join(sorted(set(reasons)))
-                trace.fields["engine_ids"] = [output.request_id for output in outputs]
-                figures = speculation(outputs)["speculative_decoding"]
-                trace.fields["acceptance_length"] = round(figures["acceptance_length"], 3)
-                self._service.metrics.finished(outputs, trace.arrival)
+        with self._service.gate.enter(len(self._request.prompts) * self._request.params.n):
+            async with contextlib.aclosing(self._engine.generate(self._request)) as gains:
+                outputs = Outputs(await anext(gains))
+                try:
+                    if self._request.stream:
+                        await self._stream(gains, outputs, send)
+                    else:
+                        await self._whole(gains, outputs, scope, receive, send)
+                    self._service.gate.observe(trace.seconds)
+                finally:
+                    self._report(trace, outputs)
 
     async def _whole(
-        self, handles: Sequence[GenerationHandle], scope: Scope, receive: Receive, send: Send
+        self, gains: Gains, outputs: Outputs, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        outputs = [await handle for handle in handles]
-        if any(c.finish_reason == "abort" for output in outputs for c in output.outputs):
-            raise _shut_down()
-        response = json_response(self._payloads.whole(outputs, self._wishes.metrics))
+        async for gained in gains:
+            for _ in outputs.take_in(gained):
+                pass
+        response = json_response(self._payloads.whole(outputs.all, self._wishes.metrics))
         self._began = True
         await response(scope, receive, send)
 
-    async def _stream(self, handles: Sequence[GenerationHandle], send: Send) -> None:
-        pumps = [
-            asyncio.create_task(self._pump(i, handle, handles, send))
-            for i, handle in enumerate(handles)
-        ]
+    async def _stream(self, gains: Gains, outputs: Outputs, send: Send) -> None:
+        openings = [self._payloads.opening(prompt) for prompt in range(len(outputs.all))]
         comments = asyncio.create_task(self._say_that_it_waits(send))
         try:
-            await asyncio.gather(*pumps)
+            async for gained in gains:
+                for prompt, completions in outputs.take_in(gained):
+                    choices = self._payloads.growth(prompt, completions, outputs.all[prompt])
+                    opening, openings[prompt] = openings[prompt], []
+                    await self._write(send, self._chunks(opening + choices, outputs))
         finally:
-            for task in (*pumps, comments):
-                task.cancel()
+            comments.cancel()
             await asyncio.wait([comments])
         if self._wishes.include_usage:
-            outputs = [handle.output for handle in handles]
-            last = self._payloads.chunk([], outputs, usage=usage(outputs))
+            last = self._payloads.chunk([], outputs.all, usage=usage(outputs.all))
             await self._write(send, self._payloads.encode(last))
         await self._send_end(send)
 
-    async def _pump(
-        self,
-        prompt: int,
-        handle: GenerationHandle,
-        handles: Sequence[GenerationHandle],
-        send: Send,
-    ) -> None:
-        """Send what one prompt's sequences gain, one chunk per sequence."""
-        opening = self._payloads.opening(prompt)
-        async for grown in handle.growth():
-            if any(g.finish_reason == "abort" for g in grown):
-                raise _shut_down()
-            if handle.output.error is not None:
-                continue  # the iteration raises it next
-            self._num_finished += sum(g.finish_reason is not None for g in grown)
-            self._num_sent += sum(len(g.token_ids) for g in grown)
-            is_last = self._num_finished == self._sequences
-            choices = opening + self._payloads.growth(prompt, grown, handle.output)
-            opening = []
-            outputs = [h.output for h in handles]
-            chunks = []
-            for i, choice in enumerate(choices):
-                more: dict[str, Any] = {}
-                if self._wishes.include_usage:
-                    more["usage"] = None
-                    if self._wishes.continuous_usage:
-                        # Not what the engine has by now, but what the client has.
-                        more["usage"] = usage(outputs, self._num_sent)
-                if self._wishes.metrics and is_last and i == len(choices) - 1:
-                    more["metrics"] = speculation(outputs)
-                chunks.append(self._payloads.chunk([choice], outputs, **more))
-            await self._write(send, b"".join(map(self._payloads.encode, chunks)))
+    def _chunks(self, choices: Sequence[dict[str, Any]], outputs: Outputs) -> bytes:
+        """A chunk for each of the choices."""
+        chunks = []
+        for i, choice in enumerate(choices):
+            more: dict[str, Any] = {}
+            if self._wishes.include_usage:
+                more["usage"] = usage(outputs.all) if self._wishes.continuous_usage else None
+            if self._wishes.metrics and outputs.finished and i == len(choices) - 1:
+                more["metrics"] = speculation(outputs.all)
+            chunks.append(self._payloads.chunk([choice], outputs.all, **more))
+        return b"".join(map(self._payloads.encode, chunks))
+
+    def _report(self, trace: Trace, outputs: Outputs) -> None:
+        """Note the request's figures, as far as it came."""
+        trace.fields |= usage(outputs.all)
+        reasons = [c.finish_reason or "abort" for o in outputs.all for c in o.outputs]
+        trace.fields["finish_reason"] = ",".join(sorted(set(reasons)))
+        trace.fields["engine_ids"] = [output.request_id for output in outputs.all]
+        figures = speculation(outputs.all)["speculative_decoding"]
+        trace.fields["acceptance_length"] = round(figures["acceptance_length"], 3)
+        self._service.metrics.finished(outputs.all, trace.arrival)
 
     async def _say_that_it_waits(self, send: Send) -> None:
         """Send a comment whenever nothing was written for a while."""
@@ -213,7 +213,7 @@ class Answer(Response):
         if not self._began:
             self._began = True
             await error.response()(scope, receive, send)
-        elif self._wishes.stream:
+        elif self._request.stream:
             failure = self._payloads.failure(error)
             await self._write(send, self._payloads.encode(failure))
             await self._send_end(send)
@@ -226,7 +226,3 @@ class Answer(Response):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _shut_down() -> ApiError:
-    return ApiError(503, "the server shut down before the text was complete", "server_stopped")

@@ -1,4 +1,4 @@
-"""make_app: the ASGI application of a server over one LLM."""
+"""make_app: the ASGI application of a server over one engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from trtspec.errors import TrtspecError
-from trtspec.llmapi.llm import LLM
 from trtspec.serve.access import AccessLog
 from trtspec.serve.adapters import adapter_router
+from trtspec.serve.engine_client import EngineClient
 from trtspec.serve.errors import ApiError, api_error
 from trtspec.serve.findings import said_of
 from trtspec.serve.lifecycle import Lifecycle
@@ -36,13 +36,15 @@ _PATHS = {
 _BRANCHES = {"body", "str", "int", "NamedTool", "FlatToolName"}
 
 
-def make_app(settings: ServeSettings, open_llm: Callable[[], LLM]) -> tuple[ASGIApp, Lifecycle]:
+def make_app(
+    settings: ServeSettings, open_engine: Callable[[], EngineClient]
+) -> tuple[ASGIApp, Lifecycle]:
     """The application; its lifespan events drive the life cycle.
 
-    ``open_llm`` is called in a thread at startup; until it returns, requests get 503.
+    ``open_engine`` is called in a thread at startup; until it returns, requests get 503.
     """
     service = Service(settings)
-    lifecycle = Lifecycle(service, open_llm)
+    lifecycle = Lifecycle(service, open_engine)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

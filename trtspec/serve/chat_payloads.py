@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.logprobs import ChatLogprobs
 from trtspec.serve.payloads import ChoicePayloads, LogprobsForm, Read
@@ -49,7 +48,7 @@ class ChatPayloads(ChoicePayloads):
         choice |= self._end(completion)
         return choice | {"finish_reason": _reason(completion.finish_reason, read)}
 
-    def _delta(self, prompt: int, grown: Growth, output: RequestOutput) -> dict[str, Any]:
+    def _delta(self, prompt: int, grown: CompletionOutput, output: RequestOutput) -> dict[str, Any]:
         index = prompt * self._samples + grown.index
         text = self._texts[index] = self._texts.get(index, "") + grown.text
         is_whole = grown.finish_reason is not None

@@ -110,7 +110,8 @@ class EngineClient(Protocol):
             RequestError, ConfigError: the request is at fault; nothing was begun.
             EngineLostError: the engine was lost. Before the first gain the request may be sent to
                 another one.
-            EngineError: a step failed, or the engine cannot serve any more.
+            EngineError: a step failed, or the engine cannot serve any more. Which sequences failed
+                is told before.
         """
 
     async def check_health(self) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 from starlette.responses import Response
 
 from trtspec.errors import PromptTooLongError, RequestError, TrtspecError
+from trtspec.serve.engine_client import EngineLostError
 from trtspec.serve.schemas import ChatRequest, CompletionRequest
 
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+RETRY_SECONDS = 5.0
+"""After which a client may find a server ready, or another replica in place of a lost one."""
 _FIELDS = {*CompletionRequest.model_fields, *ChatRequest.model_fields}
 # How an error begins that names the field at fault, and the place in it.
 _FAULT = re.compile(r"(?:[A-Za-z]+: )?`?([a-z_]+)\b((?:\[\d+\]|\.[a-z_]+)*)")
@@ -65,7 +68,8 @@ class ApiError(TrtspecError):
 
 
 def api_error(error: BaseException) -> ApiError:
-    """Any failure of a request as an answer: 400 if the request is at fault, otherwise 500."""
+    """Any failure of a request as an answer: 400 if the request is at fault, 503 if its engine was
+    lost, otherwise 500."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, PromptTooLongError):
@@ -74,6 +78,8 @@ def api_error(error: BaseException) -> ApiError:
         named = _FAULT.match(str(error))
         param = named[1] + named[2] if named and named[1] in _FIELDS else None
         return ApiError(400, str(error), "invalid_value", param)
+    if isinstance(error, EngineLostError):
+        return ApiError(503, str(error), "engine_lost", retry_after=RETRY_SECONDS)
     if isinstance(error, TrtspecError):
         return ApiError(500, str(error), "engine_error")
     return ApiError(500, f"the server failed: {type(error).__name__}", "internal_error")

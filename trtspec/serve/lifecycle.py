@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from trtspec.errors import TrtspecError
-from trtspec.llmapi.llm import LLM
 from trtspec.log import logger
+from trtspec.serve.engine_client import EngineClient
 from trtspec.serve.errors import ApiError
 from trtspec.serve.service import Service, Status
 from trtspec.serve.stats import Heartbeat
@@ -29,13 +29,13 @@ class Lifecycle:
     stop it. on_stop: called once when the server should stop listening.
     """
 
-    def __init__(self, service: Service, open_llm: Callable[[], LLM]) -> None:
+    def __init__(self, service: Service, open_engine: Callable[[], EngineClient]) -> None:
         self.service = service
         self.exit_code = 0
         self.hung = False
         self.loading = False
         self.on_stop: Callable[[], None] = lambda: None
-        self._open_llm = open_llm
+        self._open_engine = open_engine
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
@@ -52,8 +52,8 @@ class Lifecycle:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self.service.interrupt_all(ApiError(503, "the server is stopping", "server_stopped"))
-            if self.service.engine is not None and not self.hung:
-                await asyncio.to_thread(self.service.engine.close)
+            if self.service.front_end is not None and not self.hung:
+                await asyncio.to_thread(self.service.front_end.engine.close)
 
     def drain(self, announced: bool = False) -> None:
         """Accept no new requests, let running ones finish, then stop. If ``announced``, /health
@@ -67,29 +67,29 @@ class Lifecycle:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _load(self) -> None:
-        """Open the LLM in a daemon thread: a build cannot be stopped, and an exit must not wait for
-        one."""
+        """Open the engine in a daemon thread: a build cannot be stopped, and an exit must not wait
+        for one."""
         loop = asyncio.get_running_loop()
-        opened: asyncio.Future[LLM] = loop.create_future()
+        opened: asyncio.Future[EngineClient] = loop.create_future()
 
-        def settle(llm: LLM | None, error: BaseException | None) -> None:
+        def settle(engine: EngineClient | None, error: BaseException | None) -> None:
             if opened.done():
-                if llm is not None:
-                    llm.shutdown()
-            elif llm is not None:
-                opened.set_result(llm)
+                if engine is not None:
+                    engine.close()
+            elif engine is not None:
+                opened.set_result(engine)
             else:
                 opened.set_exception(error or RuntimeError("nothing was opened"))
 
         def run() -> None:
-            llm, failure = None, None
+            engine, failure = None, None
             try:
-                llm = self._open_llm()
+                engine = self._open_engine()
             except BaseException as error:
                 failure = error
             self.loading = False
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle, llm, failure)
+                loop.call_soon_threadsafe(settle, engine, failure)
 
         began = time.monotonic()
         steps = _LastLine(self.service, threading.get_ident())
@@ -97,7 +97,7 @@ class Lifecycle:
         self.loading = True
         threading.Thread(target=run, name="trtspec-load", daemon=True).start()
         try:
-            llm = await opened
+            engine = await opened
         except TrtspecError as error:
             self._fail(str(error))
             return
@@ -108,33 +108,36 @@ class Lifecycle:
         finally:
             logger.removeHandler(steps)
         try:
-            self.service.open(llm)
+            self.service.open(engine)
         except Exception as error:
-            llm.shutdown()
+            engine.close()
             logger.exception("the server could not be set up")
             self._fail(f"the server could not be set up: {error}")
             return
+        facts = engine.facts
         logger.info(
             "ready after %.1f s: %s, batch %d, %d tokens, speculation %s",
             time.monotonic() - began,
             ", ".join(self.service.settings.model_names),
-            llm.limits.max_batch_size,
-            llm.limits.max_seq_len,
-            "off" if llm.speculation is None else llm.speculation.method,
+            facts.limits.max_batch_size,
+            facts.limits.max_seq_len,
+            "+".join(facts.draft_sources) or "off",
         )
-        self._begin(self._watch(llm))
+        self._begin(self._watch(engine))
         if self.service.settings.log_interval:
-            self._begin(self._report(llm))
+            self._begin(self._report(engine))
 
-    async def _watch(self, llm: LLM) -> None:
-        """Fail when the engine's thread has died, hangs in a step, or fails in every step."""
+    async def _watch(self, engine: EngineClient) -> None:
+        """Fail when the engine is lost, hangs in a step, or fails in every step."""
         settings = self.service.settings
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            if llm.fault is not None:
-                self._fail(str(llm.fault))
+            try:
+                await engine.check_health()
+            except TrtspecError as error:
+                self._fail(str(error))
                 return
-            load = llm.load()
+            load = await engine.load()
             if load.step_seconds > settings.step_timeout:
                 self.hung = True
                 self._fail(
@@ -153,11 +156,11 @@ class Lifecycle:
                 return
             self.service.report_failing(reason if failing else None)
 
-    async def _report(self, llm: LLM) -> None:
-        heartbeat = Heartbeat(llm)
+    async def _report(self, engine: EngineClient) -> None:
+        heartbeat = Heartbeat(await engine.load(), await engine.figures())
         while True:
             await asyncio.sleep(self.service.settings.log_interval)
-            heartbeat.beat()
+            heartbeat.beat(await engine.load(), await engine.figures())
 
     def _drain(self, announced: bool) -> None:
         service, seconds = self.service, self.service.settings.drain_seconds

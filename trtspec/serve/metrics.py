@@ -1,20 +1,20 @@
 """Prometheus metrics: vLLM's names after the prefix, where they mean the same.
 
-The engine's counters are read from `LLM.get_metrics` and `LLM.load` on each scrape; only times and
-sizes of requests are kept here.
+The engine's counters are those of each scrape; only times and sizes of requests are kept here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from trtspec.llmapi.llm import LLM
-from trtspec.llmapi.outputs import RequestOutput
+from trtspec.executor.executor_metrics import ExecutorFigures
+from trtspec.llmapi.outputs import EngineLoad, RequestOutput
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 _QUEUE_SECONDS = (0.001, *_SECONDS)
@@ -23,11 +23,13 @@ _TOKENS = tuple(2**i for i in range(18))
 
 
 class ServerMetrics:
-    """The metrics of one server; `watch` adds those of its engine."""
+    """The metrics of one server and its engine."""
 
     def __init__(self, prefix: str, model: str) -> None:
         self._prefix, self._model = prefix, model
         self._registry = CollectorRegistry()
+        self._engine = _EngineCollector(prefix, model)
+        self._registry.register(self._engine)
         self._first_token = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token", _SECONDS
         )
@@ -59,10 +61,6 @@ class ServerMetrics:
             registry=self._registry,
         )
 
-    def watch(self, llm: LLM) -> None:
-        """Export the engine's figures too."""
-        self._registry.register(_EngineCollector(llm, self._prefix, self._model))
-
     def http(self, method: str, handler: str, status: int) -> None:
         self._http.labels(method, handler, str(status)).inc()
 
@@ -84,8 +82,11 @@ class ServerMetrics:
                 if tokens > 1:
                     self._per_token.labels(self._model).observe((last - first) / (tokens - 1))
 
-    def exposition(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+    def exposition(
+        self, load: EngineLoad | None = None, figures: ExecutorFigures | None = None
+    ) -> bytes:
+        """The metrics in Prometheus' text format, with these of the engine if it is open."""
+        self._engine.load, self._engine.figures = load, figures
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
@@ -99,13 +100,18 @@ class ServerMetrics:
 
 
 class _EngineCollector(Collector):
-    """Reads an LLM's figures on each scrape."""
+    """The engine's figures as of one scrape."""
 
-    def __init__(self, llm: LLM, prefix: str, model: str) -> None:
-        self._llm, self._prefix, self._model = llm, prefix, model
+    load: EngineLoad | None = None
+    figures: ExecutorFigures | None = None
+
+    def __init__(self, prefix: str, model: str) -> None:
+        self._prefix, self._model = prefix, model
 
     def collect(self) -> Iterator[Metric]:
-        load, figures = self._llm.load(), self._llm.get_metrics()
+        if self.load is None or self.figures is None:
+            return
+        load, figures = self.load, self.figures.to_dict()
         yield self._gauge("num_requests_running", "Sequences in the batch", load.num_running)
         yield self._gauge("num_requests_waiting", "Sequences in the queue", load.num_waiting)
         yield self._gauge(
@@ -185,13 +191,13 @@ class _EngineCollector(Collector):
             "spec_decode_draft_alarm",
             "1 while a draft is hardly accepted, which was warned of, else 0",
             "draft",
-            {found["draft"]: int(found["alarm"]) for found in figures["drafts"]},
+            _highest(figures["drafts"], "alarm"),
         )
         yield self._labelled(
             "spec_decode_draft_token_cost",
             "Time of a drafted token as a part of a step of the target, as measured at the start",
             "draft",
-            {found["draft"]: found["token_cost"] for found in figures["drafts"]},
+            _highest(figures["drafts"], "token_cost"),
         )
         for figure in ("acceptance_length", "acceptance_rate"):
             yield self._labelled(
@@ -212,14 +218,11 @@ class _EngineCollector(Collector):
         family.add_metric([self._model], value)
         return family
 
-    def _labelled(
-        self, name: str, text: str, label: str, values: Mapping[str, float | None]
-    ) -> Metric:
+    def _labelled(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
         labels = ["model_name", label]
         family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=labels)
         for key, value in values.items():
-            if value is not None:
-                family.add_metric([self._model, key], value)
+            family.add_metric([self._model, key], value)
         return family
 
     def _by(self, name: str, text: str, label: str, values: Sequence[int]) -> Metric:
@@ -227,3 +230,12 @@ class _EngineCollector(Collector):
         for index, value in enumerate(values):
             family.add_metric([self._model, str(index)], value)
         return family
+
+
+def _highest(drafts: Sequence[Mapping[str, Any]], figure: str) -> dict[str, float]:
+    """The highest of a figure by draft, which each replica of an engine reports."""
+    found: dict[str, float] = {}
+    for each in drafts:
+        if each[figure] is not None:
+            found[each["draft"]] = max(found.get(each["draft"], 0.0), float(each[figure]))
+    return found

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.step.step_result import TokenLogprobs
-from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.errors import ApiError, to_json
 from trtspec.serve.logprobs import CompletionLogprobs
@@ -24,12 +23,10 @@ Read = Callable[[str, Sequence[int], bool], Message]
 whole."""
 
 
-def usage(outputs: Sequence[RequestOutput], completion: int | None = None) -> dict[str, Any]:
-    """A request's token counts so far, or with that many generated tokens. A prompt and its cached
-    tokens count once, whatever `n`."""
+def usage(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """A request's token counts so far. A prompt and its cached tokens count once, whatever `n`."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
-    if completion is None:
-        completion = sum(len(c.token_ids) for output in outputs for c in output.outputs)
+    completion = sum(len(c.token_ids) for output in outputs for c in output.outputs)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -84,7 +81,7 @@ class Payloads(ABC):
 
     @abstractmethod
     def growth(
-        self, prompt: int, grown: Sequence[Growth], output: RequestOutput
+        self, prompt: int, grown: Sequence[CompletionOutput], output: RequestOutput
     ) -> list[dict[str, Any]]:
         """What the chunks are made of for what the sequences of a prompt gained."""
 
@@ -140,17 +137,16 @@ class ChoicePayloads(Payloads):
         return {**chunk, **acceptance_rule(outputs), **more}
 
     def growth(
-        self, prompt: int, grown: Sequence[Growth], output: RequestOutput
+        self, prompt: int, grown: Sequence[CompletionOutput], output: RequestOutput
     ) -> list[dict[str, Any]]:
         choices = []
         for g in grown:
-            completion = output.outputs[g.index]
             choice = {"finish_reason": g.finish_reason, **self._delta(prompt, g, output)}
             choice |= spec_steps(g.spec_steps, self._tokens)
             if g.finish_reason is not None:
-                choice["stop_reason"] = completion.stop_reason
-                choice["seed"] = completion.seed
-                choice |= _transfer(completion)
+                choice["stop_reason"] = g.stop_reason
+                choice["seed"] = g.seed
+                choice |= _transfer(g)
             choices.append(choice)
         return choices
 
@@ -160,7 +156,9 @@ class ChoicePayloads(Payloads):
     ) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _delta(self, prompt: int, grown: Growth, output: RequestOutput) -> dict[str, Any]: ...
+    def _delta(
+        self, prompt: int, grown: CompletionOutput, output: RequestOutput
+    ) -> dict[str, Any]: ...
 
     @abstractmethod
     def _form(self) -> LogprobsForm: ...
@@ -208,7 +206,7 @@ class CompletionPayloads(ChoicePayloads):
             logprobs = {key: [*of_prompt.get(key, ()), *values] for key, values in told.items()}
         return {"index": index, "text": text, "logprobs": logprobs, **self._end(completion)}
 
-    def _delta(self, prompt: int, grown: Growth, output: RequestOutput) -> dict[str, Any]:
+    def _delta(self, prompt: int, grown: CompletionOutput, output: RequestOutput) -> dict[str, Any]:
         index = prompt * self._samples + grown.index
         logprobs = self._logprobs(index, grown.logprobs)
         return {"index": index, "text": grown.text, "logprobs": logprobs}

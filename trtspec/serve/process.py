@@ -18,9 +18,9 @@ import uvicorn
 
 from trtspec.builder.scratch import remove_scratch
 from trtspec.errors import ConfigError
-from trtspec.llmapi.llm import LLM
 from trtspec.log import logger
 from trtspec.serve.app import make_app
+from trtspec.serve.engine_client import EngineClient
 from trtspec.serve.lifecycle import Lifecycle
 from trtspec.serve.logs import set_up_logs
 from trtspec.serve.service import Status
@@ -63,14 +63,16 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(options: Mapping[str, Any], log_json: bool, open_llm: Callable[[], LLM]) -> int:
+def serve(
+    options: Mapping[str, Any], log_json: bool, open_engine: Callable[[], EngineClient]
+) -> int:
     """`run_server` with keyword settings, logging to standard error."""
     settings = ServeSettings(**options)
     set_up_logs(log_json)
-    return run_server(settings, open_llm)
+    return run_server(settings, open_engine)
 
 
-def run_server(settings: ServeSettings, open_llm: Callable[[], LLM]) -> int:
+def run_server(settings: ServeSettings, open_engine: Callable[[], EngineClient]) -> int:
     """Serve until a signal or a failure; returns the exit code.
 
     The port is bound first, so that a taken port is reported before a long build, and probes can
@@ -81,7 +83,7 @@ def run_server(settings: ServeSettings, open_llm: Callable[[], LLM]) -> int:
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     listener = listen(settings.host, settings.port)
-    app, lifecycle = make_app(settings, open_llm)
+    app, lifecycle = make_app(settings, open_engine)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trtspec.llmapi.handle import Growth
 from trtspec.llmapi.outputs import CompletionOutput, RequestOutput
 from trtspec.serve.errors import ApiError
 from trtspec.serve.payloads import Payloads, Read, acceptance_rule, speculation, usage
@@ -55,7 +54,7 @@ class ResponsesPayloads(Payloads):
         ]
 
     def growth(
-        self, prompt: int, grown: Sequence[Growth], output: RequestOutput
+        self, prompt: int, grown: Sequence[CompletionOutput], output: RequestOutput
     ) -> list[dict[str, Any]]:
         events = []
         for g in grown:

@@ -13,13 +13,12 @@ from fastapi import APIRouter, Request
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from trtspec.config.sampling import SamplingParams
 from trtspec.llmapi.chat_options import ChatOptions
-from trtspec.llmapi.handle import GenerationHandle
 from trtspec.serve.answer import Answer, Wishes
 from trtspec.serve.chat_payloads import ChatPayloads
-from trtspec.serve.engine import Engine
+from trtspec.serve.engine_client import Conversation, EngineFacts, GenerateRequest
 from trtspec.serve.errors import ApiError, json_response
+from trtspec.serve.front_end import FrontEnd
 from trtspec.serve.messages import Messages
 from trtspec.serve.page import page_response
 from trtspec.serve.payloads import CompletionPayloads, Payloads
@@ -43,15 +42,12 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue one prompt or several."""
     service = service_of(request)
-    engine = service.ready()
+    front_end = service.ready()
     (model, adapter), params, prompts = service.model(body.model), body.params(), body.prompts
     payloads = partial(CompletionPayloads, echo=bool(body.echo))
-    engine.check_lengths(prompts, "prompt")
-
-    def submit() -> list[GenerationHandle]:
-        return engine.llm.submit(prompts, params, priority=body.priority, lora_request=adapter)
-
-    return _answer(request, engine, body, params, len(prompts), model, payloads, submit)
+    front_end.check_lengths(prompts, "prompt")
+    asked = GenerateRequest(tuple(prompts), params, body.priority or 0, adapter, bool(body.stream))
+    return _answer(request, body, asked, model, payloads)
 
 
 @router.post("/v1/chat/completions", responses=_ERRORS)
@@ -71,23 +67,24 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The tokens of a prompt or of a conversation."""
     service = service_of(request)
-    engine = service.ready()
+    front_end = service.ready()
+    intake = front_end.engine.intake
     service.model(body.model)
     if body.messages is None:
         text = body.prompt or ""
-        engine.check_lengths([text], "prompt")
+        front_end.check_lengths([text], "prompt")
         adds = body.add_special_tokens is not False
-        tokens = await engine.take_in(lambda: engine.llm.tokenize(text, adds))
+        tokens = await intake.run(intake.prompts.tokenize, text, adds)
     else:
         options = body.template_options()
-        _check_conversation(engine, body.messages, options)
-        as_text = engine.arguments_as_text(bool(body.tools))
+        _check_conversation(front_end, body.messages, options)
+        as_text = front_end.arguments_as_text(bool(body.tools))
         turns = [message.to_turn(as_text) for message in body.messages]
-        tokens = await engine.take_in(lambda: engine.llm.chat_tokens(turns, **options))
-    limit = engine.llm.limits.max_seq_len
+        tokens = await intake.run(intake.prompts.chat_tokens, turns, options)
+    limit = front_end.max_seq_len
     answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens}
     if body.return_token_strs:
-        answer["token_strs"] = [engine.tokens.text(token) for token in tokens]
+        answer["token_strs"] = [front_end.tokens.text(token) for token in tokens]
     return json_response(answer)
 
 
@@ -95,11 +92,9 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of tokens."""
     service = service_of(request)
-    engine = service.ready()
+    intake = service.ready().engine.intake
     service.model(body.model)
-    return json_response(
-        {"prompt": await engine.take_in(lambda: engine.llm.detokenize(body.tokens))}
-    )
+    return json_response({"prompt": await intake.run(intake.prompts.detokenize, body.tokens)})
 
 
 @router.post("/v1/embeddings", include_in_schema=False)
@@ -112,10 +107,10 @@ async def embeddings() -> Response:
 async def models(request: Request) -> Response:
     """The names under which the model is served, then its adapters."""
     service = service_of(request)
-    engine = service.ready()
+    engine = service.ready().engine
     names = service.settings.model_names
-    data = [_model(engine, name) for name in names]
-    data += [_model(engine, name, parent=names[0]) for name in engine.llm.adapters.paths]
+    data = [_model(engine.facts, name) for name in names]
+    data += [_model(engine.facts, name, parent=names[0]) for name in engine.adapters]
     return json_response({"object": "list", "data": data})
 
 
@@ -123,10 +118,10 @@ async def models(request: Request) -> Response:
 async def one_model(name: str, request: Request) -> Response:
     """One of the models."""
     service = service_of(request)
-    engine = service.ready()
+    engine = service.ready().engine
     known, adapter = service.model(name)
     parent = None if adapter is None else service.settings.model_names[0]
-    return json_response(_model(engine, known, parent))
+    return json_response(_model(engine.facts, known, parent))
 
 
 @router.get("/health", responses={503: {"description": "Not ready; the body says why"}})
@@ -153,7 +148,7 @@ async def version() -> Response:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    return Response(service_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await service_of(request).exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/", include_in_schema=False)
@@ -164,57 +159,53 @@ async def page() -> Response:
 
 def _chat(body: ChatRequest, request: Request, payloads: Callable[..., Payloads]) -> Answer:
     service = service_of(request)
-    engine = service.ready()
+    front_end = service.ready()
     (model, adapter), options = service.model(body.model), body.template_options()
-    _check_conversation(engine, body.messages, options)
-    reader = engine.reader(body)
-    params = body.params(reader, shows_special=engine.hides(reader.marks))
-    as_text = engine.arguments_as_text(bool(body.offered))
-    messages = [message.to_turn(as_text) for message in body.messages]
-
-    def submit() -> list[GenerationHandle]:
-        prompt = engine.llm.chat_prompt(messages, **options)
-        return engine.llm.submit([prompt], params, priority=body.priority, lora_request=adapter)
-
+    _check_conversation(front_end, body.messages, options)
+    reader = front_end.reader(body)
+    params = body.params(reader, shows_special=front_end.hides(reader.marks))
+    as_text = front_end.arguments_as_text(bool(body.offered))
+    asked = Conversation([message.to_turn(as_text) for message in body.messages], options)
     is_open: list[bool] = []  # asked once a request, as prompts may be long
 
     def read(text: str, prompt: Sequence[int], is_whole: bool) -> Message:
         if not is_open:
-            is_open.append(engine.is_open(prompt, reader))
+            is_open.append(front_end.is_open(prompt, reader))
         return reader.read(text, is_open[0], is_whole)
 
-    return _answer(request, engine, body, params, 1, model, partial(payloads, read=read), submit)
+    wanted = GenerateRequest((asked,), params, body.priority or 0, adapter, bool(body.stream))
+    return _answer(request, body, wanted, model, partial(payloads, read=read))
 
 
-def _check_conversation(engine: Engine, messages: Messages, options: Mapping[str, Any]) -> None:
+def _check_conversation(
+    front_end: FrontEnd, messages: Messages, options: Mapping[str, Any]
+) -> None:
     """ApiError or RequestError for one that cannot fit, or is nested too deep."""
-    engine.check_lengths(["".join(message.text for message in messages)], "messages")
+    check = front_end.check_lengths
+    check(["".join(message.text for message in messages)], "messages")
     checked = ChatOptions(**options)
-    engine.check_lengths([json.dumps(dict(checked.chat_template_kwargs))], "chat_template_kwargs")
-    engine.check_lengths([json.dumps(checked.tools)], "tools")
+    check([json.dumps(dict(checked.chat_template_kwargs))], "chat_template_kwargs")
+    check([json.dumps(checked.tools)], "tools")
 
 
 def _answer(
     request: Request,
-    engine: Engine,
     body: CompletionRequest | ChatRequest,
-    params: SamplingParams,
-    num_prompts: int,
+    asked: GenerateRequest,
     model: str,
     payloads: Callable[..., Payloads],
-    submit: Callable[[], list[GenerationHandle]],
 ) -> Answer:
     service = service_of(request)
+    front_end = service.ready()
     wishes = Wishes(
-        stream=bool(body.stream),
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
         metrics=bool(body.return_spec_tokens_details) or service.settings.request_metrics,
         timeout=_timeout(request, service.settings.request_timeout),
     )
     request_id = Trace.of(request.scope).request_id
-    built = payloads(request_id, model, engine.fingerprint, engine.tokens, params.n)
-    return Answer(service, engine, submit, params, num_prompts * params.n, built, wishes)
+    shared = front_end.fingerprint, front_end.tokens, asked.params.n
+    return Answer(service, asked, payloads(request_id, model, *shared), wishes)
 
 
 def _timeout(request: Request, limit: float | None) -> float | None:
@@ -236,8 +227,7 @@ def _timeout(request: Request, limit: float | None) -> float | None:
     return wanted if limit is None else min(wanted, limit)
 
 
-def _model(engine: Engine, name: str, parent: str | None = None) -> dict[str, Any]:
-    speculation = engine.llm.speculation
+def _model(facts: EngineFacts, name: str, parent: str | None = None) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
@@ -245,8 +235,8 @@ def _model(engine: Engine, name: str, parent: str | None = None) -> dict[str, An
         "owned_by": "trtspec",
         "root": name,
         "parent": parent,
-        "max_model_len": engine.llm.limits.max_seq_len,
-        "draft_sources": [m.method for m in speculation.members] if speculation else [],
+        "max_model_len": facts.limits.max_seq_len,
+        "draft_sources": list(facts.draft_sources),
     }
 
 

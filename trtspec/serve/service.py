@@ -7,16 +7,13 @@ from enum import Enum
 
 from starlette.requests import Request
 
-from trtspec.llmapi.llm import LLM
-from trtspec.llmapi.lora import LoRARequest
 from trtspec.log import logger
-from trtspec.serve.engine import Engine
-from trtspec.serve.errors import ApiError
+from trtspec.serve.engine_client import EngineClient
+from trtspec.serve.errors import RETRY_SECONDS, ApiError
+from trtspec.serve.front_end import FrontEnd
 from trtspec.serve.gate import Gate
 from trtspec.serve.metrics import ServerMetrics
 from trtspec.serve.settings import ServeSettings
-
-_RETRY_SECONDS = 5.0
 
 
 class Status(Enum):
@@ -39,7 +36,7 @@ class Service:
         self.metrics = ServerMetrics(settings.metrics_prefix, settings.model_names[0])
         self.status = Status.STARTING
         self.detail = "loading the engine"
-        self.engine: Engine | None = None
+        self.front_end: FrontEnd | None = None
         self.gate = Gate(1, settings.max_queue)
         self._interrupt: asyncio.Future[ApiError] | None = None
 
@@ -54,11 +51,10 @@ class Service:
         if not self.interrupt.done():
             self.interrupt.set_result(error)
 
-    def open(self, llm: LLM) -> None:
+    def open(self, engine: EngineClient) -> None:
         """The engine is loaded: serve from now on."""
-        self.engine = Engine(llm, self.settings)
-        self.gate = Gate(llm.limits.max_batch_size, self.settings.max_queue)
-        self.metrics.watch(llm)
+        self.front_end = FrontEnd(engine, self.settings)
+        self.gate = Gate(engine.facts.limits.max_batch_size, self.settings.max_queue)
         if self.status is Status.STARTING:
             self.status, self.detail = Status.READY, ""
 
@@ -73,30 +69,30 @@ class Service:
             logger.info("ready again: an engine step succeeded")
             self.status, self.detail = Status.READY, ""
 
-    def ready(self) -> Engine:
-        """The engine.
+    def ready(self) -> FrontEnd:
+        """The engine, with what is known of its texts.
 
         Raises:
             ApiError: 503 with the reason if the server does not accept requests.
         """
         serving = (Status.READY, Status.FAILING, Status.LEAVING)
-        if self.status in serving and self.engine is not None:
-            return self.engine
+        if self.status in serving and self.front_end is not None:
+            return self.front_end
         code = f"server_{self.status.value}"
-        raise ApiError(503, self.describe(), code, retry_after=_RETRY_SECONDS)
+        raise ApiError(503, self.describe(), code, retry_after=RETRY_SECONDS)
 
     def describe(self) -> str:
         """The status in words."""
         detail = f": {self.detail}" if self.detail else ""
         return f"the server is {self.status.value}{detail}"
 
-    def model(self, asked: str | None) -> tuple[str, LoRARequest | None]:
-        """The name to report for the requested model, and the adapter that it is, if it is one;
+    def model(self, asked: str | None) -> tuple[str, str | None]:
+        """The name to report for the requested model, and the adapter of that name, if it is one;
         ApiError (404) if it is unknown."""
         names = self.settings.model_names
         if asked is None or asked in names:
             return asked or names[0], None
-        adapters = self.ready().llm.adapters.paths
+        adapters = self.ready().engine.adapters
         if asked not in adapters:
             known = ", ".join([*names, *adapters])
             raise ApiError(
@@ -105,7 +101,14 @@ class Service:
                 "model_not_found",
                 "model",
             )
-        return asked, LoRARequest(asked)
+        return asked, asked
+
+    async def exposition(self) -> bytes:
+        """The metrics of the server, and of its engine once it is open."""
+        if self.front_end is None:
+            return self.metrics.exposition()
+        engine = self.front_end.engine
+        return self.metrics.exposition(await engine.load(), await engine.figures())
 
 
 def service_of(request: Request) -> Service:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import time
+from itertools import zip_longest
 
+from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.executor.metrics import SpeculativeMetrics
-from trtspec.llmapi.llm import LLM
+from trtspec.llmapi.outputs import EngineLoad
 from trtspec.serve.logs import log_event
 
 
 class Heartbeat:
     """Reports the engine's figures relative to the previous beat."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
+    def __init__(self, load: EngineLoad, figures: ExecutorFigures) -> None:
         self._time = time.monotonic()
-        self._load = llm.load()
-        self._figures = llm.get_metrics()
+        self._load, self._total = load, figures.speculation
         self._quiet = True
 
-    def beat(self) -> None:
+    def beat(self, load: EngineLoad, figures: ExecutorFigures) -> None:
         """Log the time since the last beat. The first idle interval is logged too, then nothing
         until there is work again."""
-        before, past, began = self._load, self._figures, self._time
-        self._load, self._figures = self._llm.load(), self._llm.get_metrics()
+        before, past, began = self._load, self._total, self._time
+        self._load, self._total = load, figures.speculation
         self._time = time.monotonic()
-        load, seconds = self._load, max(self._time - began, 1e-6)
+        seconds = max(self._time - began, 1e-6)
         prompt = load.num_prompt_tokens - before.num_prompt_tokens
         generated = load.num_generated_tokens - before.num_generated_tokens
         idle = not (prompt or generated or load.num_running or load.num_waiting)
@@ -33,12 +33,9 @@ class Heartbeat:
             return
         self._quiet = idle
         interval = SpeculativeMetrics()
-        old = past["histogram"]
-        interval.histogram = [
-            steps - (old[i] if i < len(old) else 0)
-            for i, steps in enumerate(self._figures["histogram"])
-        ]
-        interval.num_draft_tokens = self._figures["num_draft_tokens"] - past["num_draft_tokens"]
+        pairs = zip_longest(self._total.histogram, past.histogram, fillvalue=0)
+        interval.histogram = [steps - old for steps, old in pairs]
+        interval.num_draft_tokens = self._total.num_draft_tokens - past.num_draft_tokens
         fields = {
             "running": load.num_running,
             "waiting": load.num_waiting,

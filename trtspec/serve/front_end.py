@@ -1,19 +1,13 @@
-"""Engine: the asynchronous interface to an `LLM`, which runs in threads of its own."""
+"""FrontEnd: the engine of a server, and what the server knows of its texts by itself."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-from trtspec.config.sampling import SamplingParams
 from trtspec.errors import RequestError
 from trtspec.guided.thinking_budget import ThinkingMarks
 from trtspec.llmapi.chat_template import choose_template
-from trtspec.llmapi.handle import GenerationHandle
-from trtspec.llmapi.llm import LLM
+from trtspec.serve.engine_client import EngineClient
 from trtspec.serve.errors import CONTEXT_LENGTH_EXCEEDED, ApiError
 from trtspec.serve.schemas import ChatRequest
 from trtspec.serve.settings import ServeSettings
@@ -23,37 +17,35 @@ from trtspec.serve.tools.reader import AnswerReader
 from trtspec.serve.tools.registry import AUTO, reasoning_parser, tool_parser
 from trtspec.version import __version__
 
-T = TypeVar("T")
 
+class FrontEnd:
+    """Checks prompts and knows how answers are read, with a tokenizer and a chat template but no
+    engine.
 
-class Engine:
-    """Starts requests without blocking the event loop.
-
-    Prompts are tokenised in a separate thread, in order of arrival, so a long one delays nobody's
-    stream. Grammars are compiled before that in another thread, so that they do not delay prompts
-    without one.
+    engine: generates. prompts: reads prompts, in the engine's `Intake`. tokens: shows them.
+    fingerprint: of version and engine, in answers.
     """
 
-    def __init__(self, llm: LLM, settings: ServeSettings) -> None:
-        self.llm = llm
+    def __init__(self, engine: EngineClient, settings: ServeSettings) -> None:
+        self.engine, self.prompts = engine, engine.intake.prompts
         self._settings = settings
-        self.tokens = TokenText(llm.tokenizer)
-        self.fingerprint = f"trtspec-{__version__}-{llm.config.fingerprints['engine'][:12]}"
-        self._max_chars = llm.limits.max_seq_len * longest_token(llm.tokenizer)
-        self._intake = ThreadPoolExecutor(1, "trtspec-intake")
-        self._grammars = ThreadPoolExecutor(1, "trtspec-grammars")
+        facts, tokenizer = engine.facts, self.prompts.tokenizer
+        self.tokens = TokenText(tokenizer)
+        self.fingerprint = f"trtspec-{__version__}-{facts.fingerprint[:12]}"
+        self.max_seq_len = facts.limits.max_seq_len
+        self._max_chars = self.max_seq_len * longest_token(tokenizer)
 
     def check_lengths(self, prompts: Iterable[str | Sequence[int]], param: str) -> None:
         """Raise ApiError (400) for a prompt that cannot fit whatever its tokens are, so that giant
         texts are never tokenised."""
         for prompt in prompts:
             is_text = isinstance(prompt, str)
-            limit = self._max_chars if is_text else self.llm.limits.max_seq_len
+            limit = self._max_chars if is_text else self.max_seq_len
             if len(prompt) > limit:
                 raise ApiError(
                     400,
                     f"{param} has {len(prompt)} {'characters' if is_text else 'tokens'}; a model "
-                    f"of {self.llm.limits.max_seq_len} tokens cannot hold more than {limit}",
+                    f"of {self.max_seq_len} tokens cannot hold more than {limit}",
                     CONTEXT_LENGTH_EXCEEDED,
                     param,
                 )
@@ -85,7 +77,7 @@ class Engine:
 
     def _parser(self, has_tools: bool) -> tuple[str, ToolParser | None]:
         """The chat template, and the parser of its calls."""
-        template = choose_template(self.llm.tokenizer, None, has_tools).text
+        template = choose_template(self.prompts.tokenizer, None, has_tools).text
         return template, tool_parser(self._settings.tool_call_parser, template)
 
     def hides(self, texts: Sequence[str]) -> bool:
@@ -100,39 +92,3 @@ class Engine:
         if start is None or end is None:
             return False
         return ThinkingMarks(start, end).is_open_after(prompt)
-
-    async def take_in(self, read: Callable[[], T]) -> T:
-        """What ``read`` returns, called where prompts are tokenised."""
-        return await asyncio.get_running_loop().run_in_executor(self._intake, read)
-
-    async def start(
-        self, submit: Callable[[], list[GenerationHandle]], params: SamplingParams
-    ) -> list[GenerationHandle]:
-        """Run `submit` in the intake thread, after preparing what ``params`` need. If the caller is
-        cancelled meanwhile, what was started is aborted.
-
-        Raises:
-            RequestError, EngineError: from `submit`.
-            RequestError, ConfigError: from `LLM.prepare`.
-        """
-        loop = asyncio.get_running_loop()
-        if params.guided_decoding is not None:
-            await loop.run_in_executor(self._grammars, self.llm.prepare, params)
-        started = loop.run_in_executor(self._intake, submit)
-        try:
-            return await asyncio.shield(started)
-        except asyncio.CancelledError:
-            started.add_done_callback(_abort)
-            raise
-
-    def close(self) -> None:
-        """Abort running requests and stop the threads."""
-        for threads in (self._grammars, self._intake):
-            threads.shutdown(wait=False, cancel_futures=True)
-        self.llm.shutdown()
-
-
-def _abort(started: asyncio.Future[list[GenerationHandle]]) -> None:
-    with contextlib.suppress(Exception):
-        for handle in started.result():
-            handle.abort()
