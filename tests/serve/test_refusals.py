@@ -251,7 +251,7 @@ def test_numbers_that_json_has_not(server: Server, number: str) -> None:
 def test_an_unforeseen_failure_is_told_as_errors_are(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("trtspec.serve.engine.Engine.check_lengths")
+    monkeypatch.delattr("trtspec.serve.front_end.FrontEnd.check_lengths")
     assert error_of(server.post(json={"prompt": "a"}), 500)["code"] == "internal_error"
 
 

@@ -163,13 +163,13 @@ def test_what_was_said_and_called_goes_back(server: Server, monkeypatch: Any) ->
     first = client.responses.create(**asked(tools=[TOOL], tool_choice=named, max_output_tokens=300))
     (call,) = first.output
     seen = []
-    chat_prompt = server.llm.chat_prompt
+    chat = server.llm.prompts.chat
 
-    def watched(turns: Any, **options: Any) -> Any:
+    def watched(turns: Any, options: Any) -> Any:
         seen.append(turns)
-        return chat_prompt(turns, **options)
+        return chat(turns, options)
 
-    monkeypatch.setattr(server.llm, "chat_prompt", watched)
+    monkeypatch.setattr(server.llm.prompts, "chat", watched)
     reasoning = {"id": "r", "type": "reasoning", "summary": [{"type": "summary_text", "text": "h"}],
                  "content": [{"type": "reasoning_text", "text": "hm"}]}  # fmt: skip
     said = {"type": "function_call_output", "call_id": call.call_id, "output": "fed"}

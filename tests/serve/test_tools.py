@@ -230,7 +230,7 @@ def test_calls_and_answers_go_back_into_the_prompt(server: Server, speak: Any) -
     """Arguments are values to templates, and texts to those that want them so."""
     speak("hermes")
     seen: list[Any] = []
-    chat_prompt = server.llm.chat_prompt
+    chat = server.llm.prompts.chat
     call = {
         "id": "abcdefghi", "type": "function",
         "function": {"name": "weather", "arguments": '{"city": "Oslø"}'},
@@ -241,13 +241,13 @@ def test_calls_and_answers_go_back_into_the_prompt(server: Server, speak: Any) -
         {"role": "tool", "tool_call_id": "abcdefghi", "content": "rain"},
     ]
 
-    def watched(*args: Any, **options: Any) -> Any:
-        seen.append(chat_prompt(*args, **options))
+    def watched(*args: Any) -> Any:
+        seen.append(chat(*args))
         return seen[-1]
 
     patch = pytest.MonkeyPatch()
     with patch.context() as change:
-        change.setattr(server.llm, "chat_prompt", watched)
+        change.setattr(server.llm.prompts, "chat", watched)
         server.client().chat.completions.create(
             model="tiny", messages=turns, tools=PETS, max_tokens=1
         )
