@@ -14,6 +14,7 @@
 
 #include <cuda_runtime_api.h>
 #include <trtspec/attention.hpp>
+#include <trtspec/build_tree.hpp>
 #include <trtspec/causal_conv.hpp>
 #include <trtspec/gated_delta.hpp>
 #include <trtspec/logits_mask.hpp>
@@ -184,51 +185,17 @@ cudaError_t draft_candidates(const float* logits, std::int64_t rows, std::int64_
 
 // -- growing a tree -----------------------------------------------------------------------------
 
-// The candidates of a rollout (trtspec/models/rollout.py), depth after depth: [B, size] each.
-inline constexpr std::int64_t kMaxPool = 4096;  // the greatest size
-
-struct TreePool {
-  std::int64_t* tokens;
-  std::int32_t* parents;  // candidate of the pool, -1 = child of the root
-  float* scores;          // cumulative, so a child's is at most its parent's
-  std::int64_t requests;  // B
-  std::int64_t size;
-};
-
-// Children of `lanes` rows a request enter the pool as candidates begin .. begin + lanes *
-// branching - 1: tokens [B, lanes, branching] and their logprobs, which are clamped to at most 0
-// and added to the parent's score. parent_index and parent_scores, [B, lanes], may be null: the
-// children of the root.
-cudaError_t append_candidates(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
-                              std::int64_t branching, const std::int64_t* tokens,
-                              const float* logprobs, const std::int32_t* parent_index,
-                              const float* parent_scores, cudaStream_t stream);
-
-// The rows that a rollout feeds next.
-struct TreeBeam {
-  std::int64_t width;      // rows a request
-  std::int64_t* tokens;    // [B, width]
-  std::int32_t* index;     // [B, width]: candidate of the pool
-  std::int32_t* lane;      // [B, width]: which of the rows last fed is the parent
-  float* scores;           // [B, width]
-  std::int64_t* ancestors; // [B, width, mask_words]: what each row sees
-};
-
-// The `width` best of the candidates begin .. begin + lanes * branching - 1, highest score first,
-// the lower index among equals. A row sees what its parent's row sees (parent_ancestors
-// [B, lanes, mask_words]; null: nothing) and itself, bit first_bit + its place in the beam.
-// width is at most lanes * branching.
-cudaError_t expand_tree(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
-                        std::int64_t branching, std::int64_t first_bit, std::int64_t mask_words,
-                        const std::int64_t* parent_ancestors, const TreeBeam& beam,
+// The contracts of trtspec/build_tree.hpp, a block of threads for each request; the structures lie
+// on the host. Tokens, parents and scores are those of the CPU, bit for bit. A choice takes time
+// quadratic in the candidates: pools are small.
+cudaError_t expand_tree(const TreePool& pool, const TreeChildren& children, const TreeBeam& beam,
                         cudaStream_t stream);
+cudaError_t keep_best(const TreePool& pool, const TreeChildren& children, const KeptTree& tree,
+                      cudaStream_t stream);
 
-// The `nodes` best of the whole pool, in the order of the pool, with parents that point among them;
-// nodes is at most pool.size. The pool's order and scores make them closed under parents. Each
-// output is [B, nodes]; tree_mask, [B, nodes + 1, mask_words], may be null: bit j of row r says
-// that row r sees row j, the root being row 0.
-cudaError_t keep_best(const TreePool& pool, std::int64_t nodes, std::int64_t* tokens,
-                      std::int32_t* parents, float* scores, std::int64_t* tree_mask,
-                      std::int64_t mask_words, cudaStream_t stream);
+// `candidates`: of all depths together.
+std::size_t marginal_trees_workspace(const MarginalTrees& params, std::int64_t candidates);
+cudaError_t marginal_trees(const MarginalTrees& params, std::int64_t candidates, void* workspace,
+                           cudaStream_t stream);
 
 }  // namespace trtspec::cuda

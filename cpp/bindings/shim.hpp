@@ -7,6 +7,7 @@
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 
 #include <optional>
+#include <tuple>
 #include <utility>
 
 namespace trtspec {
@@ -29,6 +30,21 @@ template <class Call>
 AOTITorchError run_shim(AtenTensorHandle* result, const Call& call) {
   AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE(
       { *result = torch::aot_inductor::new_tensor_handle(call()); })
+}
+
+// The same for several results.
+template <class... Tensors, class... Handles>
+void store(const std::tuple<Tensors...>& tensors, Handles*... results) {
+  std::apply(
+      [&](const Tensors&... each) {
+        ((*results = torch::aot_inductor::new_tensor_handle(at::Tensor(each))), ...);
+      },
+      tensors);
+}
+
+template <class Call, class... Handles>
+AOTITorchError run_shims(const Call& call, Handles*... results) {
+  AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE({ store(call(), results...); })
 }
 
 }  // namespace trtspec

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "sampling_call.hpp"
+#include "shim.hpp"
 
 namespace {
 
@@ -51,6 +52,21 @@ Tensor gumbel_noise(const Tensor& token_ids, int64_t seed, int64_t sample_index,
 }
 
 }  // namespace
+
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_draft_candidates(
+    AtenTensorHandle logits, AtenTensorHandle temperature, AtenTensorHandle top_k,
+    AtenTensorHandle top_p, AtenTensorHandle min_p, AtenTensorHandle seed,
+    AtenTensorHandle sample_index, AtenTensorHandle output_index, AtenTensorHandle* token_map,
+    int64_t k, AtenTensorHandle* ids, AtenTensorHandle* logprobs) {
+  using trtspec::tensor;
+  return trtspec::run_shims(
+      [&] {
+        return draft_candidates(tensor(logits), tensor(temperature), tensor(top_k), tensor(top_p),
+                                tensor(min_p), tensor(seed), tensor(sample_index),
+                                tensor(output_index), trtspec::optional_tensor(token_map), k);
+      },
+      ids, logprobs);
+}
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
   m.def(

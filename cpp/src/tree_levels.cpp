@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <trtspec/build_tree.hpp>
 
 namespace trtspec {
 
@@ -96,62 +97,53 @@ std::vector<std::int64_t> Levels::kept(std::span<const float> scores) const {
 
 MarginalTree::MarginalTree(const TreeShape& shape)
     : is_static_(!shape.choices.empty()), num_nodes_(shape.num_nodes()) {
-  std::map<Path, std::int64_t> places = {{Path(), 0}};
+  std::map<Path, std::int32_t> places = {{Path(), 0}};
+  const auto add = [&](std::int64_t lane, std::int64_t rank) {
+    lanes_.push_back(static_cast<std::int32_t>(lane));
+    ranks_.push_back(static_cast<std::int32_t>(rank));
+    count_ = std::max(count_, rank + 1);
+  };
   std::int64_t width = 1;
   for (std::int64_t depth = 1; depth <= shape.num_steps; ++depth) {
-    std::vector<Pair> pairs;
     if (is_static_) {
-      std::map<Path, std::int64_t> own;
+      std::map<Path, std::int32_t> own;
       for (const Path& path : paths_of(shape, depth)) {
-        own[path] = static_cast<std::int64_t>(pairs.size());
-        pairs.push_back({places.at(parent_of(path)), path.back()});
+        own[path] = static_cast<std::int32_t>(own.size());
+        add(places.at(parent_of(path)), path.back());
       }
       places = std::move(own);
     } else {
       // The parents of a depth are sorted, the best first.
       for (std::int64_t lane = 0; lane < width; ++lane) {
         const std::int64_t ranks = std::min(shape.topk, num_nodes_ / (lane + 1));
-        for (std::int64_t rank = 0; rank < ranks; ++rank) pairs.push_back({lane, rank});
+        for (std::int64_t rank = 0; rank < ranks; ++rank) add(lane, rank);
       }
-      width = std::min(static_cast<std::int64_t>(pairs.size()), num_nodes_);
+      width = std::min(std::ssize(lanes_) - starts_.back(), num_nodes_);
     }
-    for (const Pair& pair : pairs) count_ = std::max(count_, pair.rank + 1);
-    depths_.push_back(std::move(pairs));
+    starts_.push_back(static_cast<std::int32_t>(lanes_.size()));
   }
 }
 
 DraftNodes MarginalTree::grow(std::span<const std::int64_t> ids,
                               std::span<const float> gains) const {
-  DraftNodes pool;
-  std::vector<float> above = {0.0F};  // the root's score
-  std::int64_t first = -1;            // of the depth above, its place among all nodes
-  for (std::size_t depth = 0; depth < depths_.size(); ++depth) {
-    const std::vector<Pair>& pairs = depths_[depth];
-    const std::size_t begin = depth * static_cast<std::size_t>(count_);
-    std::vector<float> found;
-    for (const Pair& pair : pairs) {
-      found.push_back(above[static_cast<std::size_t>(pair.lane)] +
-                      gains[begin + static_cast<std::size_t>(pair.rank)]);
-    }
-    std::vector<std::int64_t> order(pairs.size());
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-    if (!is_static_) order = best_scores(found, num_nodes_);
-    const auto next = pool.size();
-    std::vector<float> scores;
-    for (const std::int64_t index : order) {
-      const Pair& pair = pairs[static_cast<std::size_t>(index)];
-      pool.tokens.push_back(ids[begin + static_cast<std::size_t>(pair.rank)]);
-      pool.parents.push_back(first + pair.lane);
-      pool.scores.push_back(found[static_cast<std::size_t>(index)]);
-      scores.push_back(pool.scores.back());
-    }
-    above = std::move(scores);
-    first = next;
-  }
-  if (is_static_) return pool;
-  std::vector<std::int64_t> kept = best_scores(pool.scores, num_nodes_);
-  std::sort(kept.begin(), kept.end());
-  return pool.cut(kept);
+  const auto nodes = static_cast<std::size_t>(num_nodes_);
+  DraftNodes tree{std::vector<std::int64_t>(nodes), {}, std::vector<float>(nodes)};
+  std::vector<std::int32_t> parents(nodes);
+  marginal_trees({.requests = 1,
+                  .depths = std::ssize(starts_) - 1,
+                  .count = count_,
+                  .tokens = ids.data(),
+                  .gains = gains.data(),
+                  .starts = starts_.data(),
+                  .lanes = lanes_.data(),
+                  .ranks = ranks_.data(),
+                  .keep_all = is_static_,
+                  .nodes = num_nodes_,
+                  .out_tokens = tree.tokens.data(),
+                  .out_parents = parents.data(),
+                  .out_scores = tree.scores.data()});
+  tree.parents.assign(parents.begin(), parents.end());
+  return tree;
 }
 
 }  // namespace trtspec

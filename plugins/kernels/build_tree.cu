@@ -1,5 +1,5 @@
-// Growing a dynamic tree: candidates into the pool, the beam of the next depth, the tree that is
-// kept. A candidate's place is the number of those that come before it: pools are small.
+// Growing draft trees: candidates into the pool, the rows that are fed next, the tree that is kept.
+// A candidate's place is the number of those that come before it.
 #include <kernels.hpp>
 
 #include "launch.hpp"
@@ -9,27 +9,30 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-struct Candidates {
-  TreePool pool;
-  int begin;
-  int lanes;
-  int branching;
-};
+// Scores that a block keeps at hand; more are read where they lie.
+constexpr std::int64_t kNearScores = 8192;
 
-__global__ void __launch_bounds__(kThreads)
-    append(const __grid_constant__ Candidates c, const std::int64_t* tokens, const float* logprobs,
-           const std::int32_t* parent_index, const float* parent_scores) {
-  const std::int64_t b = blockIdx.x;
-  const int count = c.lanes * c.branching;
+// Rounding may lift a certain child's gain above 0, and it would then outrank its parent.
+__device__ float at_most_zero(float gain) {
+  if (gain < 0.0f) return gain;
+  return gain >= 0.0f ? 0.0f : -infinity();
+}
+
+__device__ void append(const TreePool& pool, const TreeChildren& children, std::int64_t b) {
+  const int lanes = static_cast<int>(children.lanes);
+  const int branching = static_cast<int>(children.branching);
+  const int count = lanes * branching;
+  const std::int64_t first = b * pool.size;
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    const std::int64_t parent = b * c.lanes + i / c.branching;
-    const std::int64_t to = b * c.pool.size + c.begin + i;
-    // Rounding may lift a certain child's logprob above 0; it would then outrank its parent.
-    const float gain = smaller(logprobs[b * count + i], 0.0f);
-    c.pool.tokens[to] = tokens[b * count + i];
-    c.pool.parents[to] = parent_index == nullptr ? -1 : parent_index[parent];
-    c.pool.scores[to] = parent_scores == nullptr ? gain : parent_scores[parent] + gain;
+    const std::int64_t from = b * count + i, to = first + children.begin + i;
+    const int parent =
+        children.above == nullptr ? -1 : children.above[b * lanes + i / branching];
+    const float gain = at_most_zero(children.gains[from]);
+    pool.tokens[to] = children.tokens[from];
+    pool.parents[to] = parent;
+    pool.scores[to] = parent < 0 ? gain : pool.scores[first + parent] + gain;
   }
+  __syncthreads();
 }
 
 // How many of `count` scores come before the i-th: higher ones, and equal ones of lower index.
@@ -41,147 +44,204 @@ __device__ int place_among(const float* scores, int count, int i) {
   return place;
 }
 
-__device__ float* copy_scores(const TreePool& pool, std::int64_t b, int begin, int count) {
-  float* const scores = reinterpret_cast<float*>(dynamic_shared());
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    scores[i] = pool.scores[b * pool.size + begin + i];
-  }
+// The scores, in `memory` if there are few at most.
+__device__ const float* near(const float* scores, int count, int most, float* memory) {
+  if (most > kNearScores) return scores;
+  for (int i = threadIdx.x; i < count; i += kThreads) memory[i] = scores[i];
   __syncthreads();
-  return scores;
+  return memory;
+}
+
+std::size_t near_bytes(std::int64_t most) {
+  return static_cast<std::size_t>(most > kNearScores ? 0 : most) * sizeof(float);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    expand(const __grid_constant__ Candidates c, int first_bit, int words,
-           const std::int64_t* parent_ancestors, const __grid_constant__ TreeBeam beam) {
+    expand(const __grid_constant__ TreePool pool, const __grid_constant__ TreeChildren children,
+           const __grid_constant__ TreeBeam beam) {
   const std::int64_t b = blockIdx.x;
-  const int count = c.lanes * c.branching;
-  const float* const scores = copy_scores(c.pool, b, c.begin, count);
+  append(pool, children, b);
+  const int count = static_cast<int>(children.count());
+  const int width = static_cast<int>(beam.width);
+  const std::int64_t first = b * pool.size + children.begin;
+  const auto feed = [&](int place, int child) {
+    const std::int64_t to = b * width + place, lane = child / children.branching;
+    beam.tokens[to] = pool.tokens[first + child];
+    beam.index[to] = static_cast<std::int32_t>(children.begin) + child;
+    beam.lanes[to] = lane;
+    const std::int64_t bit = beam.first_bit + place;
+    for (std::int64_t w = 0; w < beam.words; ++w) {
+      const std::int64_t above =
+          beam.seen_above == nullptr
+              ? 0
+              : beam.seen_above[(b * children.lanes + lane) * beam.words + w];
+      const std::uint64_t own = w == bit / 64 ? std::uint64_t{1} << (bit % 64) : 0;
+      beam.seen[to * beam.words + w] = above | static_cast<std::int64_t>(own);
+    }
+  };
+  if (beam.chosen != nullptr) {
+    for (int i = threadIdx.x; i < width; i += kThreads) feed(i, static_cast<int>(beam.chosen[i]));
+    return;
+  }
+  const float* const scores =
+      near(pool.scores + first, count, count, reinterpret_cast<float*>(dynamic_shared()));
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const int place = place_among(scores, count, i);
-    if (place >= beam.width) continue;
-    const std::int64_t to = b * beam.width + place;
-    const int lane = i / c.branching;
-    beam.tokens[to] = c.pool.tokens[b * c.pool.size + c.begin + i];
-    beam.index[to] = c.begin + i;
-    beam.lane[to] = lane;
-    beam.scores[to] = scores[i];
-    const int bit = first_bit + place;
-    for (int w = 0; w < words; ++w) {
-      const std::int64_t above =
-          parent_ancestors == nullptr ? 0 : parent_ancestors[(b * c.lanes + lane) * words + w];
-      const std::int64_t own = w == bit / 64 ? std::int64_t{1} << (bit % 64) : 0;
-      beam.ancestors[to * words + w] = above | own;
-    }
+    if (place < width) feed(place, i);
   }
 }
 
-struct Kept {
-  std::int64_t* tokens;
-  std::int32_t* parents;
-  float* scores;
-  std::int64_t* tree_mask;
-  int nodes;
-  int words;
+// The last of the best, which tells them apart from the others.
+struct Cut {
+  float score;
+  int index;
 };
 
-__global__ void __launch_bounds__(kThreads)
-    keep(const __grid_constant__ TreePool pool, const __grid_constant__ Kept kept) {
-  const std::int64_t b = blockIdx.x;
-  const int size = static_cast<int>(pool.size);
-  const float* const scores = copy_scores(pool, b, 0, size);
-  int* const node_of = reinterpret_cast<int*>(dynamic_shared()) + size;  // -1: not kept
-  int* const above = node_of + size;  // the parent among the kept, of each node
-  const auto chosen = [&](int i) { return node_of[i] >= 0; };
-  for (int i = threadIdx.x; i < size; i += kThreads) {
-    node_of[i] = place_among(scores, size, i) < kept.nodes ? i : -1;
+// Writes the `nodes` best of `count` scores, in their order. `kept` is in shared memory.
+__device__ void best_in_order(const float* scores, int count, int nodes, int* kept) {
+  Cut& cut = static_shared<Cut>();
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    if (place_among(scores, count, i) == nodes - 1) cut = {scores[i], i};
   }
   __syncthreads();
-  // A warp numbers the chosen ones.
-  if (threadIdx.x < kLanes) {
+  if (threadIdx.x < kLanes) {  // a warp numbers them
+    const Cut last = cut;
     int before = 0;
-    for (int base = 0; base < size; base += kLanes) {
-      const int i = base + threadIdx.x;
-      const bool mine = i < size && chosen(i);
+    for (int base = 0; base < count; base += kLanes) {
+      const int i = base + static_cast<int>(threadIdx.x);
+      const float score = i < count ? scores[i] : -infinity();
+      const bool mine =
+          i < count && (score > last.score || (score == last.score && i <= last.index));
       const unsigned all = __ballot_sync(kWarp, mine);
-      if (mine) node_of[i] = before + __popc(all & ((1u << threadIdx.x) - 1));
+      if (mine) kept[before + __popc(all & ((1u << threadIdx.x) - 1))] = i;
       before += __popc(all);
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < size; i += kThreads) {
-    if (!chosen(i)) continue;
-    const std::int64_t from = b * pool.size + i;
-    const int node = node_of[i];
-    const std::int64_t to = b * kept.nodes + node;
-    const int parent = pool.parents[from] < 0 ? -1 : node_of[pool.parents[from]];
-    above[node] = parent;
-    kept.tokens[to] = pool.tokens[from];
-    kept.parents[to] = parent;
-    kept.scores[to] = scores[i];
-  }
-  if (kept.tree_mask == nullptr) return;
-  __syncthreads();
-  std::int64_t* const mask = kept.tree_mask + b * (kept.nodes + 1) * kept.words;
-  for (int i = threadIdx.x; i < (kept.nodes + 1) * kept.words; i += kThreads) {
-    const int word = i % kept.words;
-    std::int64_t bits = word == 0 ? 1 : 0;  // the root
-    for (int node = i / kept.words - 1; node >= 0; node = above[node]) {
-      const int row = node + 1;
-      if (row / 64 == word) bits |= std::int64_t{1} << (row % 64);
+}
+
+// Where a candidate is among `nodes` kept ones, which rise and hold it; -1 stays -1.
+__device__ int node_of(const int* kept, int nodes, int candidate) {
+  if (candidate < 0) return -1;
+  int low = 0;
+  for (int high = nodes; low < high;) {
+    const int middle = (low + high) / 2;
+    if (kept[middle] < candidate) {
+      low = middle + 1;
+    } else {
+      high = middle;
     }
-    mask[i] = bits;
+  }
+  return low;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    keep(const __grid_constant__ TreePool pool, const __grid_constant__ TreeChildren children,
+         const __grid_constant__ KeptTree tree) {
+  const std::int64_t b = blockIdx.x, first = b * pool.size;
+  append(pool, children, b);
+  const int size = static_cast<int>(pool.size), nodes = static_cast<int>(tree.nodes);
+  int* const kept = reinterpret_cast<int*>(dynamic_shared());
+  if (tree.chosen != nullptr) {
+    for (int n = threadIdx.x; n < nodes; n += kThreads) kept[n] = static_cast<int>(tree.chosen[n]);
+    __syncthreads();
+  } else {
+    float* const memory = reinterpret_cast<float*>(kept + nodes);
+    best_in_order(near(pool.scores + first, size, size, memory), size, nodes, kept);
+  }
+  for (int n = threadIdx.x; n < nodes; n += kThreads) {
+    const std::int64_t from = first + kept[n], to = b * nodes + n;
+    tree.tokens[to] = pool.tokens[from];
+    tree.parents[to] = node_of(kept, nodes, pool.parents[from]);
+    tree.scores[to] = pool.scores[from];
   }
 }
 
-bool fits(const TreePool& pool, std::int64_t begin, std::int64_t count) {
-  return pool.size <= kMaxPool && begin >= 0 && begin + count <= pool.size;
-}
-
-Candidates candidates(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
-                      std::int64_t branching) {
-  return {pool, static_cast<int>(begin), static_cast<int>(lanes), static_cast<int>(branching)};
+// A block's part of the workspace holds the scores of a depth's candidates; then of the nodes of all
+// depths the scores, and which candidate each is.
+__global__ void __launch_bounds__(kThreads)
+    marginals(const __grid_constant__ MarginalTrees m, int candidates, float* workspace) {
+  const std::int64_t b = blockIdx.x;
+  float* const found = workspace + b * 3 * candidates;
+  float* const scores = found + candidates;
+  int* const candidate_of = reinterpret_cast<int*>(scores + candidates);
+  const int nodes = static_cast<int>(m.nodes), depths = static_cast<int>(m.depths);
+  const auto width_of = [&](int depth) {
+    const int count = m.starts[depth + 1] - m.starts[depth];
+    return m.keep_all ? count : smaller(count, nodes);
+  };
+  int first = 0;
+  for (int depth = 0, above = -1; depth < depths; ++depth) {
+    const float* const gains = m.gains + (b * depths + depth) * m.count;
+    const int begin = m.starts[depth], count = m.starts[depth + 1] - begin, width = width_of(depth);
+    for (int i = threadIdx.x; i < count; i += kThreads) {
+      const float gain = at_most_zero(gains[m.ranks[begin + i]]);
+      const int parent = above + m.lanes[begin + i];
+      found[i] = parent < 0 ? gain : scores[parent] + gain;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += kThreads) {
+      const int place = m.keep_all ? i : place_among(found, count, i);
+      if (place >= width) continue;
+      scores[first + place] = found[i];
+      candidate_of[first + place] = begin + i;
+    }
+    __syncthreads();
+    above = first;
+    first += width;
+  }
+  int* const kept = reinterpret_cast<int*>(dynamic_shared());
+  if (m.keep_all) {
+    for (int n = threadIdx.x; n < nodes; n += kThreads) kept[n] = n;
+    __syncthreads();
+  } else {
+    float* const memory = reinterpret_cast<float*>(kept + nodes);
+    best_in_order(near(scores, first, candidates, memory), first, nodes, kept);
+  }
+  for (int n = threadIdx.x; n < nodes; n += kThreads) {
+    const int candidate = candidate_of[kept[n]];
+    int depth = 0, above = -1;
+    for (int next = 0; candidate >= m.starts[depth + 1]; ++depth) {
+      above = next;
+      next += width_of(depth);
+    }
+    const std::int64_t to = b * nodes + n;
+    m.out_tokens[to] = m.tokens[(b * depths + depth) * m.count + m.ranks[candidate]];
+    m.out_parents[to] = node_of(kept, nodes, above + m.lanes[candidate]);
+    m.out_scores[to] = scores[kept[n]];
+  }
 }
 
 }  // namespace
 
-cudaError_t append_candidates(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
-                              std::int64_t branching, const std::int64_t* tokens,
-                              const float* logprobs, const std::int32_t* parent_index,
-                              const float* parent_scores, cudaStream_t stream) {
-  if (pool.requests <= 0) return cudaSuccess;
-  if (!fits(pool, begin, lanes * branching)) return cudaErrorInvalidValue;
-  return launch(append, static_cast<unsigned>(pool.requests), kThreads, 0, stream,
-                candidates(pool, begin, lanes, branching), tokens, logprobs, parent_index,
-                parent_scores);
-}
-
-cudaError_t expand_tree(const TreePool& pool, std::int64_t begin, std::int64_t lanes,
-                        std::int64_t branching, std::int64_t first_bit, std::int64_t mask_words,
-                        const std::int64_t* parent_ancestors, const TreeBeam& beam,
+cudaError_t expand_tree(const TreePool& pool, const TreeChildren& children, const TreeBeam& beam,
                         cudaStream_t stream) {
   if (pool.requests <= 0) return cudaSuccess;
-  const std::int64_t count = lanes * branching;
-  if (!fits(pool, begin, count) || beam.width > count ||
-      first_bit + beam.width > 64 * mask_words) {
-    return cudaErrorInvalidValue;
-  }
-  return launch(expand, static_cast<unsigned>(pool.requests), kThreads,
-                static_cast<std::size_t>(count) * sizeof(float), stream,
-                candidates(pool, begin, lanes, branching), static_cast<int>(first_bit),
-                static_cast<int>(mask_words), parent_ancestors, beam);
+  const std::size_t shared = beam.chosen == nullptr ? near_bytes(children.count()) : 0;
+  return launch(expand, static_cast<unsigned>(pool.requests), kThreads, shared, stream, pool,
+                children, beam);
 }
 
-cudaError_t keep_best(const TreePool& pool, std::int64_t nodes, std::int64_t* tokens,
-                      std::int32_t* parents, float* scores, std::int64_t* tree_mask,
-                      std::int64_t mask_words, cudaStream_t stream) {
+cudaError_t keep_best(const TreePool& pool, const TreeChildren& children, const KeptTree& tree,
+                      cudaStream_t stream) {
   if (pool.requests <= 0) return cudaSuccess;
-  if (!fits(pool, 0, nodes) || (tree_mask != nullptr && nodes + 1 > 64 * mask_words)) {
-    return cudaErrorInvalidValue;
-  }
-  const Kept kept{tokens, parents,           scores,
-                  tree_mask, static_cast<int>(nodes), static_cast<int>(mask_words)};
-  const std::size_t shared = static_cast<std::size_t>(2 * pool.size + nodes) * sizeof(int);
-  return launch(keep, static_cast<unsigned>(pool.requests), kThreads, shared, stream, pool, kept);
+  const std::size_t shared = static_cast<std::size_t>(tree.nodes) * sizeof(int) +
+                             (tree.chosen == nullptr ? near_bytes(pool.size) : 0);
+  return launch(keep, static_cast<unsigned>(pool.requests), kThreads, shared, stream, pool,
+                children, tree);
+}
+
+std::size_t marginal_trees_workspace(const MarginalTrees& params, std::int64_t candidates) {
+  return static_cast<std::size_t>(3 * params.requests * candidates) * sizeof(float);
+}
+
+cudaError_t marginal_trees(const MarginalTrees& params, std::int64_t candidates, void* workspace,
+                           cudaStream_t stream) {
+  if (params.requests <= 0) return cudaSuccess;
+  const std::size_t shared = static_cast<std::size_t>(params.nodes) * sizeof(int) +
+                             (params.keep_all ? 0 : near_bytes(candidates));
+  return launch(marginals, static_cast<unsigned>(params.requests), kThreads, shared, stream,
+                params, static_cast<int>(candidates), static_cast<float*>(workspace));
 }
 
 }  // namespace trtspec::cuda

@@ -13,6 +13,7 @@
 
 #include "../../cpp/bindings/acceptance_call.hpp"
 #include "../../cpp/bindings/attention_call.hpp"
+#include "../../cpp/bindings/build_tree_call.hpp"
 #include "../../cpp/bindings/causal_conv_call.hpp"
 #include "../../cpp/bindings/gated_delta_call.hpp"
 #include "../../cpp/bindings/kv_compact_call.hpp"
@@ -196,6 +197,48 @@ void kv_compact(at::TensorList caches, const Tensor& src_slots,
   }
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor> expand_tree(
+    Tensor& pool_tokens, Tensor& pool_parents, Tensor& pool_scores, int64_t begin,
+    const Tensor& tokens, const Tensor& gains, const std::optional<Tensor>& above, int64_t width,
+    const std::optional<Tensor>& chosen, int64_t first_bit, int64_t words,
+    const std::optional<Tensor>& seen_above) {
+  const c10::cuda::CUDAGuard guard(tokens.device());
+  const trtspec::TreeCall call("expand_tree", pool_tokens, pool_parents, pool_scores, begin, tokens,
+                               gains, above);
+  return trtspec::call_expand_tree(
+      call, width, chosen, first_bit, words, seen_above,
+      [&](const auto& pool, const auto& children, const auto& beam) {
+        C10_CUDA_CHECK(trtspec::cuda::expand_tree(pool, children, beam, stream_of(tokens)));
+      });
+}
+
+trtspec::Trees keep_best(Tensor& pool_tokens, Tensor& pool_parents, Tensor& pool_scores,
+                         int64_t begin, const Tensor& tokens, const Tensor& gains,
+                         const std::optional<Tensor>& above, int64_t nodes,
+                         const std::optional<Tensor>& chosen) {
+  const c10::cuda::CUDAGuard guard(tokens.device());
+  const trtspec::TreeCall call("keep_best", pool_tokens, pool_parents, pool_scores, begin, tokens,
+                               gains, above);
+  return trtspec::call_keep_best(
+      call, nodes, chosen, [&](const auto& pool, const auto& children, const auto& tree) {
+        C10_CUDA_CHECK(trtspec::cuda::keep_best(pool, children, tree, stream_of(tokens)));
+      });
+}
+
+trtspec::Trees marginal_trees(const Tensor& tokens, const Tensor& gains, const Tensor& starts,
+                              const Tensor& lanes, const Tensor& ranks, int64_t nodes,
+                              bool keep_all) {
+  const c10::cuda::CUDAGuard guard(tokens.device());
+  return trtspec::call_marginal_trees(
+      tokens, gains, starts, lanes, ranks, nodes, keep_all, [&](const auto& params) {
+        const int64_t candidates = lanes.size(0);
+        const Tensor scratch =
+            workspace(trtspec::cuda::marginal_trees_workspace(params, candidates), tokens);
+        C10_CUDA_CHECK(trtspec::cuda::marginal_trees(
+            params, candidates, scratch.mutable_data_ptr(), stream_of(tokens)));
+      });
+}
+
 void force_attention_tiles(int64_t tiles) {
   TORCH_CHECK(tiles >= 0 && tiles <= 2, "tiles must be 0 (chosen), 1 (narrow) or 2 (wide), got ",
               tiles);
@@ -219,4 +262,7 @@ TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("draft_candidates", &draft_candidates);
   m.impl("accept", &accept);
   m.impl("kv_compact", &kv_compact);
+  m.impl("expand_tree", &expand_tree);
+  m.impl("keep_best", &keep_best);
+  m.impl("marginal_trees", &marginal_trees);
 }

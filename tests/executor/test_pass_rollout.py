@@ -156,8 +156,8 @@ def grown(
         if depth == len(levels.branching) or depth >= rule.max_depth:
             break
         for i, pool in enumerate(pools):
-            beam = levels.beam(depth - 1, scores_of(pool[first:]))[0]
-            places[i] = [first + int(place) for place in beam]
+            beam = chosen_of(pool[first:], levels.widths[depth - 1], levels.beam(depth - 1))
+            places[i] = [first + place for place in beam]
             fed[i] = [pool[place] for place in places[i]]
         alive = [[math.exp(n.chance) for n in rows if n.score > NONE] for rows in fed]
         tokens, count = sum(max(each, default=0.0) for each in alive), sum(map(len, fed))
@@ -166,15 +166,19 @@ def grown(
         passes.append(count)
     found = []
     for pool in pools:
-        kept = [int(i) for i in levels.kept(scores_of(pool))[0] if i < len(pool)]
+        tree = chosen_of(pool, levels.num_nodes, levels.tree)
+        kept = sorted(place for place in tree if place < len(pool))
         place = {-1: -1, **{old: new for new, old in enumerate(kept)}}
         nodes = [pool[i] for i in kept]
         found.append([(node.token, place[node.parent], float(node.score)) for node in nodes])
     return found, passes
 
 
-def scores_of(nodes: Sequence[Node]) -> torch.Tensor:
-    return torch.tensor(np.array([[node.score for node in nodes]]))
+def chosen_of(nodes: Sequence[Node], count: int, places: torch.Tensor | None) -> list[int]:
+    """The given places, or the best nodes'."""
+    if places is not None:
+        return [int(place) for place in places]
+    return sorted(range(len(nodes)), key=lambda i: -nodes[i].score)[:count]  # stable
 
 
 def worth(rule: StopRule, depth: int, gain: float) -> float:

@@ -9,13 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.config.tree import TreeShape
 from trtspec.ops import cuda_driver, cuda_ops
 from trtspec.ops.acceptance import accept
+from trtspec.ops.build_tree import expand_tree, keep_best, marginal_trees
 from trtspec.ops.kv_compact import kv_compact
 from trtspec.ops.logits_mask import MaskColumns, mask_logits
 from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
 from trtspec.ops.tree_mask import tree_mask
+from trtspec.speculative.marginals import MarginalTree
 
+from ..ops import tree_calls
 from ..ops.test_tree_mask import LENGTH, random_call
 
 pytestmark = [
@@ -90,6 +94,21 @@ def test_accept() -> None:
     rows, count = (x.cpu() for x in cuda_ops.accept(*on_cuda(given)))
     assert torch.equal(count, emitted) and (emitted > 2).any()
     assert torch.equal(rows[:, : walked.shape[1]], walked)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_growth(is_static: bool) -> None:
+    case = (3, 4, 5, 31), is_static, 6
+    launched = tree_calls.by_schema(cuda_ops.expand_tree, cuda_ops.keep_best)
+    tree_calls.assert_same(
+        tree_calls.grow(*launched, *case, "cuda"), tree_calls.grow(expand_tree, keep_best, *case)
+    )
+
+
+def test_marginal_trees() -> None:
+    arguments = tree_calls.marginals(MarginalTree(TreeShape(4, 5, 60)), 5, 3, 1)
+    found = cuda_ops.marginal_trees(*on_cuda(arguments[:5]), *arguments[5:])
+    tree_calls.assert_same(found, marginal_trees(*arguments))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

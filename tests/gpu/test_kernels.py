@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.config.tree import TreeShape
 from trtspec.ops import (
     accept,
     accept_reference,
@@ -23,6 +24,7 @@ from trtspec.ops import (
     mamba2_reference,
     paged_tree_attention,
 )
+from trtspec.ops.build_tree import expand_tree, keep_best, marginal_trees
 from trtspec.ops.quantised_cache import paged_tree_attention_8bit
 from trtspec.ops.sampling import (
     draft_candidates,
@@ -31,8 +33,9 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 from trtspec.ops.state_walk import StateWalk
+from trtspec.speculative.marginals import MarginalTree
 
-from ..ops import state_calls
+from ..ops import state_calls, tree_calls
 
 pytestmark = [
     pytest.mark.gpu,
@@ -284,6 +287,21 @@ def test_accept() -> None:
         width = want_rows.shape[1]
         assert torch.equal(accepted_rows.cpu()[:, :width], want_rows)
         assert torch.equal(num_emitted.cpu(), want_emitted)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_growth(is_static: bool) -> None:
+    """Pools and trees are the CPU's, also with more candidates than a block keeps at hand."""
+    for shape in ((3, 4, 5, 31), (5, 10, 6, 59), (1, 1, 7, 7), (2, 64, 4, 200)):
+        found = tree_calls.grow(expand_tree, keep_best, shape, is_static, 6, "cuda")
+        expected = tree_calls.grow(expand_tree, keep_best, shape, is_static, 6)
+        tree_calls.assert_same(found, expected)
+
+
+@pytest.mark.parametrize("shape", [TreeShape(4, 5, 60), TreeShape.static([[0], [1], [1, 2]])])
+def test_marginal_trees(shape: TreeShape) -> None:
+    arguments = tree_calls.marginals(MarginalTree(shape), shape.num_steps, 5, 1)
+    tree_calls.assert_same(marginal_trees(*on_gpu(arguments)), marginal_trees(*arguments))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -15,6 +15,7 @@ import torch
 from trtspec import LLM, build
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.tensorrt import options as tensorrt_options
+from trtspec.config.tree import TreeShape
 from trtspec.ops import cuda_ops
 from trtspec.ops.acceptance import accept
 from trtspec.ops.kv_compact import kv_compact
@@ -52,6 +53,8 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_kernels.test_draft_candidates, {"case": 5, "mapped": False}),
     (test_kernels.test_draft_candidates, {"case": 0, "mapped": True}),
     (test_kernels.test_accept, {}),
+    *((test_kernels.test_growth, {"is_static": is_static}) for is_static in (False, True)),
+    (test_kernels.test_marginal_trees, {"shape": TreeShape(4, 5, 60)}),
     (test_kernels.test_kv_compact, {"dtype": torch.bfloat16}),
     (test_kernels.test_states, {"dtype": torch.bfloat16, "case": "mixed"}),
     (test_cuda_ops.test_sample, {"rows": 5, "vocab": 99}),
@@ -59,6 +62,8 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": False}),
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": True}),
     (test_cuda_ops.test_accept, {}),
+    (test_cuda_ops.test_growth, {"is_static": False}),
+    (test_cuda_ops.test_marginal_trees, {}),
     (test_cuda_ops.test_kv_compact, {"dtype": torch.float16}),
     (test_cuda_ops.test_tree_mask, {"seed": 1, "dtype": torch.bfloat16}),
 ]
@@ -105,7 +110,8 @@ def test_kernels_and_launches(
     """Those that are launched by address are the ops themselves here."""
     for op in (sample, draft_candidates, accept, kv_compact):
         monkeypatch.setattr(cuda_ops, op.__name__, op)
-    monkeypatch.setattr(cuda_ops, "mask_logits", torch.ops.trtspec.mask_logits)
+    for name in ("mask_logits", "expand_tree", "keep_best", "marginal_trees"):
+        monkeypatch.setattr(cuda_ops, name, getattr(torch.ops.trtspec, name))
     test, given = case
     with played_cuda():
         test(**given)

@@ -10,19 +10,30 @@ import pytest
 import torch
 from torch import Tensor
 
+from trtspec.config.tree import TreeShape
 from trtspec.ops import cuda_driver, cuda_ops, native
 from trtspec.ops import tree_mask as masks
 from trtspec.ops.acceptance import accept
+from trtspec.ops.build_tree import expand_tree, keep_best, marginal_trees
 from trtspec.ops.cuda_params import (
     AcceptParams,
+    KeptTreeParams,
     LogitsMaskParams,
+    MarginalTreesParams,
     MaskElement,
     SampleParams,
+    TreeBeamParams,
+    TreeChildrenParams,
     TreeMaskParams,
+    TreePoolParams,
 )
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
+from trtspec.ops.cuda_trees import marginal_trees_workspace
 from trtspec.ops.logits_mask import MaskColumns, mask_logits
 from trtspec.ops.sampling import COLUMN_DTYPES, draft_candidates, sample
+from trtspec.speculative.marginals import MarginalTree
+
+from .tree_calls import assert_same, by_schema, grow, marginals
 
 STREAM = 7
 
@@ -39,6 +50,21 @@ def columns_at(params: SampleParams, rows: int) -> list[Tensor]:
     return [
         at(getattr(params, name), (rows,), kind)
         for name, kind in zip(names, COLUMN_DTYPES, strict=True)
+    ]
+
+
+def grown_at(pool: TreePoolParams, children: TreeChildrenParams) -> list[Any]:
+    """What the ops that grow trees take first."""
+    pooled, lanes = (pool.requests, pool.size), (pool.requests, children.lanes)
+    rows = (pool.requests * children.lanes, children.branching)
+    return [
+        at(pool.tokens, pooled, torch.int64),
+        at(pool.parents, pooled, torch.int32),
+        at(pool.scores, pooled, torch.float32),
+        children.begin,
+        at(children.tokens, rows, torch.int64),
+        at(children.gains, rows, torch.float32),
+        at(children.above, lanes, torch.int32) if children.above else None,
     ]
 
 
@@ -117,6 +143,59 @@ class HostKernels:
             rows = at(cache, (8, row_bytes), torch.uint8)
             rows[moves[1]] = rows[moves[0]].clone()
             self.moved.append((row_bytes, pairs))
+
+    def expand_tree(
+        self,
+        pool: TreePoolParams,
+        children: TreeChildrenParams,
+        beam: TreeBeamParams,
+        stream: int,
+    ) -> None:
+        assert stream == STREAM
+        requests, width, words = pool.requests, beam.width, beam.words
+        above = (requests, children.lanes, words)
+        found = torch.ops.trtspec.expand_tree(
+            *grown_at(pool, children),
+            width,
+            at(beam.chosen, (width,), torch.int64) if beam.chosen else None,
+            beam.first_bit,
+            words,
+            at(beam.seen_above, above, torch.int64) if beam.seen_above else None,
+        )
+        for name, tensor in zip(("tokens", "index", "lanes", "seen"), found, strict=True):
+            at(getattr(beam, name), tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+    def keep_best(
+        self,
+        pool: TreePoolParams,
+        children: TreeChildrenParams,
+        tree: KeptTreeParams,
+        stream: int,
+    ) -> None:
+        assert stream == STREAM
+        chosen = at(tree.chosen, (tree.nodes,), torch.int64) if tree.chosen else None
+        found = torch.ops.trtspec.keep_best(*grown_at(pool, children), tree.nodes, chosen)
+        for name, tensor in zip(("tokens", "parents", "scores"), found, strict=True):
+            at(getattr(tree, name), tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+    def marginal_trees(
+        self, params: MarginalTreesParams, candidates: int, workspace: int, stream: int
+    ) -> None:
+        assert stream == STREAM
+        size = marginal_trees_workspace(params.requests, candidates)
+        at(workspace, (size,), torch.uint8).fill_(0xFF)
+        guesses = (params.requests, params.depths, params.count)
+        found = marginal_trees(
+            at(params.tokens, guesses, torch.int64),
+            at(params.gains, guesses, torch.float32),
+            at(params.starts, (params.depths + 1,), torch.int32),
+            at(params.lanes, (candidates,), torch.int32),
+            at(params.ranks, (candidates,), torch.int32),
+            params.nodes,
+            params.keep_all,
+        )
+        for name, tensor in zip(("tokens", "parents", "scores"), found, strict=True):
+            at(getattr(params, f"out_{name}"), tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
     def tree_mask(self, params: TreeMaskParams, stream: int) -> None:
         assert stream == STREAM
@@ -214,6 +293,21 @@ def test_kv_compact(kernels: HostKernels) -> None:
         cuda_ops.kv_compact([wide.transpose(0, 1)], torch.tensor([5]), torch.tensor([1]))
 
 
+@pytest.mark.parametrize("is_static", [False, True])
+def test_growth(kernels: HostKernels, is_static: bool) -> None:
+    case = (3, 4, 4, 20), is_static, 5
+    found = grow(*by_schema(cuda_ops.expand_tree, cuda_ops.keep_best), *case)
+    assert_same(found, grow(expand_tree, keep_best, *case))
+    pool = torch.zeros(6, 2).long().T, torch.zeros(2, 6).int(), torch.zeros(2, 6)
+    with pytest.raises(RuntimeError, match="keep_best: the pool must be contiguous"):
+        cuda_ops.keep_best(*pool, 0, pool[0], pool[2], None, 3, None)
+
+
+def test_marginal_trees(kernels: HostKernels) -> None:
+    arguments = marginals(MarginalTree(TreeShape(4, 3, 12)), 3, 2, 1)
+    assert_same(cuda_ops.marginal_trees(*arguments), marginal_trees(*arguments))
+
+
 def test_tree_mask(kernels: HostKernels) -> None:
     arguments = (
         torch.tensor([3, 4, 9, 9]),
@@ -244,5 +338,8 @@ def test_registered_where_they_are_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert register()
     assert given == {
         f"trtspec::{name}": ("cuda", getattr(cuda_ops, name))
-        for name in ("mask_logits", "sample", "draft_candidates", "accept", "kv_compact")
+        for name in (
+            *("mask_logits", "sample", "draft_candidates", "accept", "kv_compact"),
+            *("expand_tree", "keep_best", "marginal_trees"),
+        )
     }

@@ -19,12 +19,20 @@ from trtspec.ops.cuda_driver import Compiled, Grid
 from trtspec.ops.cuda_launch import CudaKernels
 from trtspec.ops.cuda_params import (
     AcceptParams,
+    KeptTreeParams,
     LogitsMaskParams,
+    MarginalTreesParams,
     MaskElement,
+    Parameters,
     SampleParams,
+    Source,
+    TreeBeamParams,
+    TreeChildrenParams,
     TreeMaskParams,
+    TreePoolParams,
 )
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
+from trtspec.ops.cuda_trees import marginal_trees_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +91,7 @@ def _mask(argument: Any) -> bytes:
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     compiled: list[str] = []
 
-    def compile_kernels(source: cuda_launch.Source, architecture: int) -> Compiled:
+    def compile_kernels(source: Source, architecture: int) -> Compiled:
         assert source.name not in compiled, "a source is compiled once"
         assert architecture == FakeDevice.architecture
         compiled.append(source.name)
@@ -280,6 +288,47 @@ def test_draft_candidates(
     assert sums + 8 * rows * -(-vocab // 2048) <= workspace
 
 
+def numbered(kind: type[Parameters], **values: int) -> Any:
+    """Parameters with different values."""
+    return kind(**({name: 1000 + i for i, (name, _) in enumerate(kind._fields_)} | values))
+
+
+@pytest.mark.parametrize("chosen", [0, 9000])
+@pytest.mark.parametrize(("requests", "lanes", "branching"), [(1, 1, 4), (7, 10, 10), (3, 64, 200)])
+def test_growth(
+    device: FakeDevice,
+    kernels: CudaKernels,
+    recorder: Path,
+    requests: int,
+    lanes: int,
+    branching: int,
+    chosen: int,
+) -> None:
+    pool = numbered(TreePoolParams, requests=requests, size=2 * lanes * branching)
+    children = numbered(TreeChildrenParams, lanes=lanes, branching=branching)
+    beam, tree = (numbered(kind, chosen=chosen) for kind in (TreeBeamParams, KeptTreeParams))
+    tree.nodes = 37
+    given = [*fields_of(pool), *fields_of(children)]
+    kernels.expand_tree(pool, children, beam, STREAM)
+    compare(device, recorded(recorder, "expand_tree", *given, *fields_of(beam)))
+    device.launches.clear(), device.masks.clear()
+    kernels.keep_best(pool, children, tree, STREAM)
+    compare(device, recorded(recorder, "keep_best", *given, *fields_of(tree)))
+
+
+@pytest.mark.parametrize("candidates", [9, 8192, 8193])
+@pytest.mark.parametrize("keep_all", [False, True])
+def test_marginal_trees(
+    device: FakeDevice, kernels: CudaKernels, recorder: Path, candidates: int, keep_all: bool
+) -> None:
+    params = numbered(MarginalTreesParams, requests=5, keep_all=keep_all, nodes=31)
+    kernels.marginal_trees(params, candidates, 4096, STREAM)
+    fields = map(int, fields_of(params))
+    lines = recorded(recorder, "marginal_trees", *fields, candidates, 4096)
+    assert marginal_trees_workspace(5, candidates) == int(next(lines))
+    compare(device, lines)
+
+
 def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) -> None:
     kernels.accept(AcceptParams(), STREAM)
     kernels.tree_mask(TreeMaskParams(requests=3, width=0, length=9), STREAM)
@@ -287,6 +336,7 @@ def test_empty_calls_launch_nothing(device: FakeDevice, kernels: CudaKernels) ->
     kernels.sample(4096, 0, 100, SampleParams(), 0, 0, STREAM)
     kernels.mask_logits(4096, 0, 100, LogitsMaskParams(allowed=8, num_biases=3), STREAM)
     kernels.mask_logits(4096, 3, 100, LogitsMaskParams(), STREAM)
+    kernels.expand_tree(TreePoolParams(), TreeChildrenParams(), TreeBeamParams(), STREAM)
     kernels.draft_candidates(4096, 0, 100, SampleParams(), None, 4, 0, 0, 0, STREAM)
     assert device.launches == []
 

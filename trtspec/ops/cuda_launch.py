@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,12 @@ from trtspec.ops.cuda_params import (
     MaskValues32,
     Moves,
     SampleParams,
+    Source,
     TreeMaskParams,
     layout_checks,
 )
 from trtspec.ops.cuda_sampling import CHUNK, ROW_PLAN_BYTES, TOKEN_SCORE_BYTES, SamplingPlans
+from trtspec.ops.cuda_trees import TREE_SOURCE, TreeLaunches
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SOURCE_ROOTS = (_PACKAGE / "lib" / "cuda", _PACKAGE.parent)
@@ -64,16 +65,6 @@ _MASKS = {
     MaskElement.bfloat16: ("unsigned short", MaskValues16(seen=0, hidden=0xFF80)),
     MaskElement.float16: ("unsigned short", MaskValues16(seen=0, hidden=0xFC00)),
 }
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file of ``plugins/kernels``: its kernels, in C++, and the facts that it must agree with."""
-
-    name: str
-    kernels: tuple[str, ...]
-    checks: tuple[tuple[str, int], ...]
-    options: tuple[str, ...] = ()
 
 
 SOURCES = {
@@ -142,6 +133,7 @@ SOURCES = {
             # A fused multiply-add rounds once where the CPU rounds twice.
             ("--fmad=false",),
         ),
+        TREE_SOURCE,
     )
 }
 
@@ -180,7 +172,7 @@ def compile_kernels(source: Source, architecture: int) -> Compiled:
     )
 
 
-class CudaKernels:
+class CudaKernels(TreeLaunches):
     """The kernels on one device. A source is compiled when the first of its kernels is launched,
     which takes half a second, or some seconds for sampling.
 

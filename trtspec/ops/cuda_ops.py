@@ -1,6 +1,6 @@
 """The ops between engines on CUDA tensors if their compiled library is missing, as with TensorRT
-from PyPI: `mask_logits`, `sample`, `draft_candidates`, `accept` and `kv_compact`, launched through
-cuda-python.
+from PyPI: `mask_logits`, `sample`, `draft_candidates`, `accept`, `kv_compact` and those that grow
+trees, launched through cuda-python.
 
 The kernels are those of the library, compiled on first use (see `cuda_launch`), on torch's current
 stream. Arguments are only checked for devices and dtypes.
@@ -16,8 +16,18 @@ from torch import Tensor
 
 from trtspec.ops import cuda_driver, native
 from trtspec.ops.cuda_launch import CudaKernels, kernels_of
-from trtspec.ops.cuda_params import AcceptParams, LogitsMaskParams, SampleParams
+from trtspec.ops.cuda_params import (
+    AcceptParams,
+    KeptTreeParams,
+    LogitsMaskParams,
+    MarginalTreesParams,
+    SampleParams,
+    TreeBeamParams,
+    TreeChildrenParams,
+    TreePoolParams,
+)
 from trtspec.ops.cuda_sampling import candidates_workspace, sample_workspace
+from trtspec.ops.cuda_trees import marginal_trees_workspace
 from trtspec.ops.sampling import COLUMN_DTYPES, SamplingColumns
 
 
@@ -39,6 +49,9 @@ def _register() -> bool:
     torch.library.impl("trtspec::draft_candidates", "cuda", draft_candidates)
     torch.library.impl("trtspec::accept", "cuda", accept)
     torch.library.impl("trtspec::kv_compact", "cuda", kv_compact)
+    torch.library.impl("trtspec::expand_tree", "cuda", expand_tree)
+    torch.library.impl("trtspec::keep_best", "cuda", keep_best)
+    torch.library.impl("trtspec::marginal_trees", "cuda", marginal_trees)
     return True
 
 
@@ -52,19 +65,15 @@ def mask_logits(
     """`trtspec.ops.logits_mask.mask_logits`."""
     if not logits.is_contiguous():
         raise RuntimeError("mask_logits: the logits must be contiguous")
-    given = {
-        name: (tensor, kind)
-        for name, tensor, kind in (
-            ("allowed", allowed, torch.int32),
-            ("bias_rows", bias_rows, torch.int64),
-            ("bias_ids", bias_ids, torch.int64),
-            ("bias_values", bias_values, torch.float32),
-        )
-        if tensor is not None
-    }
-    tensors, kinds = zip((logits, torch.float32), *given.values(), strict=True)
-    _, *columns = _checked("mask_logits", tensors, kinds)
-    held = dict(zip(given, columns, strict=True))
+    held = _held(
+        "mask_logits",
+        logits=(logits, torch.float32),
+        allowed=(allowed, torch.int32),
+        bias_rows=(bias_rows, torch.int64),
+        bias_ids=(bias_ids, torch.int64),
+        bias_values=(bias_values, torch.float32),
+    )
+    del held["logits"]
     params = LogitsMaskParams(**{name: column.data_ptr() for name, column in held.items()})
     params.words = held["allowed"].shape[1] if "allowed" in held else 0
     params.num_biases = len(held["bias_ids"]) if "bias_ids" in held else 0
@@ -177,9 +186,161 @@ def kv_compact(caches: Sequence[Tensor], src_slots: Tensor, dst_slots: Tensor) -
         )
 
 
+def expand_tree(
+    pool_tokens: Tensor,
+    pool_parents: Tensor,
+    pool_scores: Tensor,
+    begin: int,
+    tokens: Tensor,
+    gains: Tensor,
+    above: Tensor | None,
+    width: int,
+    chosen: Tensor | None,
+    first_bit: int,
+    words: int,
+    seen_above: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`trtspec.ops.build_tree.expand_tree`, as the op takes it."""
+    pool = pool_tokens, pool_parents, pool_scores
+    grown = _Growth("expand_tree", pool, begin, tokens, gains, above, chosen, seen_above)
+    requests = len(pool_tokens)
+    fed, lanes = pool_tokens.new_empty((2, requests, width)).unbind()
+    index = pool_parents.new_empty((requests, width))
+    seen = pool_tokens.new_empty((requests, width, words))
+    params = TreeBeamParams(
+        width=width,
+        chosen=grown.address("chosen"),
+        tokens=fed.data_ptr(),
+        index=index.data_ptr(),
+        lanes=lanes.data_ptr(),
+        first_bit=first_bit,
+        words=words,
+        seen_above=grown.address("seen_above"),
+        seen=seen.data_ptr(),
+    )
+    kernels, stream = kernels_on(pool_tokens)
+    kernels.expand_tree(grown.pool, grown.children, params, stream)
+    return fed, index, lanes, seen
+
+
+def keep_best(
+    pool_tokens: Tensor,
+    pool_parents: Tensor,
+    pool_scores: Tensor,
+    begin: int,
+    tokens: Tensor,
+    gains: Tensor,
+    above: Tensor | None,
+    nodes: int,
+    chosen: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`trtspec.ops.build_tree.keep_best`, as the op takes it."""
+    pool = pool_tokens, pool_parents, pool_scores
+    grown = _Growth("keep_best", pool, begin, tokens, gains, above, chosen)
+    kept, parents, scores = (x.new_empty((len(x), nodes)) for x in pool)
+    params = KeptTreeParams(
+        nodes=nodes,
+        chosen=grown.address("chosen"),
+        tokens=kept.data_ptr(),
+        parents=parents.data_ptr(),
+        scores=scores.data_ptr(),
+    )
+    kernels, stream = kernels_on(pool_tokens)
+    kernels.keep_best(grown.pool, grown.children, params, stream)
+    return kept, parents, scores
+
+
+class _Growth:
+    """A pool and the children that enter it, as the kernels take them while this lives."""
+
+    def __init__(
+        self,
+        op: str,
+        pool: Sequence[Tensor],
+        begin: int,
+        tokens: Tensor,
+        gains: Tensor,
+        above: Tensor | None,
+        chosen: Tensor | None,
+        seen_above: Tensor | None = None,
+    ) -> None:
+        if not all(x.is_contiguous() for x in pool):
+            raise RuntimeError(f"{op}: the pool must be contiguous")
+        requests, size = pool[0].shape
+        self._held = _held(
+            op,
+            pool_tokens=(pool[0], torch.int64),
+            pool_parents=(pool[1], torch.int32),
+            pool_scores=(pool[2], torch.float32),
+            tokens=(tokens, torch.int64),
+            gains=(gains, torch.float32),
+            above=(above, torch.int32),
+            chosen=(chosen, torch.int64),
+            seen_above=(seen_above, torch.int64),
+        )
+        columns = {name: self.address(f"pool_{name}") for name in ("tokens", "parents", "scores")}
+        self.pool = TreePoolParams(**columns, requests=requests, size=size)
+        self.children = TreeChildrenParams(
+            begin=begin,
+            lanes=1 if above is None else above.shape[1],
+            branching=tokens.shape[1],
+            tokens=self.address("tokens"),
+            gains=self.address("gains"),
+            above=self.address("above"),
+        )
+
+    def address(self, name: str) -> int:
+        """Of an input; 0 for one that is not given."""
+        return self._held[name].data_ptr() if name in self._held else 0
+
+
+def marginal_trees(
+    tokens: Tensor,
+    gains: Tensor,
+    starts: Tensor,
+    lanes: Tensor,
+    ranks: Tensor,
+    nodes: int,
+    keep_all: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`trtspec.ops.build_tree.marginal_trees`."""
+    held = _held(
+        "marginal_trees",
+        tokens=(tokens, torch.int64),
+        gains=(gains, torch.float32),
+        starts=(starts, torch.int32),
+        lanes=(lanes, torch.int32),
+        ranks=(ranks, torch.int32),
+    )
+    requests, depths, count = tokens.shape
+    kept, parents, scores = (x.new_empty((requests, nodes)) for x in (tokens, lanes, gains))
+    params = MarginalTreesParams(
+        requests=requests,
+        depths=depths,
+        count=count,
+        keep_all=keep_all,
+        nodes=nodes,
+        out_tokens=kept.data_ptr(),
+        out_parents=parents.data_ptr(),
+        out_scores=scores.data_ptr(),
+        **{name: tensor.data_ptr() for name, tensor in held.items()},
+    )
+    scratch = tokens.new_empty(marginal_trees_workspace(requests, len(lanes)), dtype=torch.uint8)
+    kernels, stream = kernels_on(tokens)
+    kernels.marginal_trees(params, len(lanes), scratch.data_ptr(), stream)
+    return kept, parents, scores
+
+
 def _params(columns: Sequence[Tensor]) -> SampleParams:
     named = zip(SamplingColumns._fields, columns, strict=True)
     return SampleParams(**{name: column.data_ptr() for name, column in named})
+
+
+def _held(op: str, **given: tuple[Tensor | None, torch.dtype]) -> dict[str, Tensor]:
+    """Those that are not None, as `_checked` returns them."""
+    there = {name: (x, kind) for name, (x, kind) in given.items() if x is not None}
+    tensors, kinds = zip(*there.values(), strict=True)
+    return dict(zip(there, _checked(op, tensors, kinds), strict=True))
 
 
 def _checked(op: str, tensors: Sequence[Tensor], kinds: Sequence[torch.dtype]) -> list[Tensor]:

@@ -6,11 +6,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 
 from trtspec.errors import ConfigError
 
 CACHES_OF_LAUNCH = 256
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of ``plugins/kernels``: its kernels, in C++, and the facts that it must agree with."""
+
+    name: str
+    kernels: tuple[str, ...]
+    checks: tuple[tuple[str, int], ...]
+    options: tuple[str, ...] = ()
 
 
 class Parameters(ctypes.Structure):
@@ -128,6 +139,79 @@ class LogitsMaskParams(Parameters):
         ("bias_ids", ctypes.c_void_p),
         ("bias_values", ctypes.c_void_p),
         ("num_biases", ctypes.c_int64),
+    )
+
+
+class TreePoolParams(Parameters):
+    """``TreePool`` of trtspec/build_tree.hpp."""
+
+    _fields_ = (
+        ("tokens", ctypes.c_void_p),
+        ("parents", ctypes.c_void_p),
+        ("scores", ctypes.c_void_p),
+        ("requests", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+    )
+
+
+class TreeChildrenParams(Parameters):
+    """``TreeChildren`` of trtspec/build_tree.hpp."""
+
+    _fields_ = (
+        ("begin", ctypes.c_int64),
+        ("lanes", ctypes.c_int64),
+        ("branching", ctypes.c_int64),
+        ("tokens", ctypes.c_void_p),
+        ("gains", ctypes.c_void_p),
+        ("above", ctypes.c_void_p),
+    )
+
+
+class TreeBeamParams(Parameters):
+    """``TreeBeam`` of trtspec/build_tree.hpp."""
+
+    _fields_ = (
+        ("width", ctypes.c_int64),
+        ("chosen", ctypes.c_void_p),
+        ("tokens", ctypes.c_void_p),
+        ("index", ctypes.c_void_p),
+        ("lanes", ctypes.c_void_p),
+        ("first_bit", ctypes.c_int64),
+        ("words", ctypes.c_int64),
+        ("seen_above", ctypes.c_void_p),
+        ("seen", ctypes.c_void_p),
+    )
+
+
+class KeptTreeParams(Parameters):
+    """``KeptTree`` of trtspec/build_tree.hpp."""
+
+    _fields_ = (
+        ("nodes", ctypes.c_int64),
+        ("chosen", ctypes.c_void_p),
+        ("tokens", ctypes.c_void_p),
+        ("parents", ctypes.c_void_p),
+        ("scores", ctypes.c_void_p),
+    )
+
+
+class MarginalTreesParams(Parameters):
+    """``MarginalTrees`` of trtspec/build_tree.hpp."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("depths", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("tokens", ctypes.c_void_p),
+        ("gains", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("lanes", ctypes.c_void_p),
+        ("ranks", ctypes.c_void_p),
+        ("keep_all", ctypes.c_bool),
+        ("nodes", ctypes.c_int64),
+        ("out_tokens", ctypes.c_void_p),
+        ("out_parents", ctypes.c_void_p),
+        ("out_scores", ctypes.c_void_p),
     )
 
 

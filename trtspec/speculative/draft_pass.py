@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from trtspec.models.rows import Caches, PackedRows
 from trtspec.ops.sampling import SamplingColumns
-from trtspec.speculative.tree_rollout import DraftNetwork, best_children
+from trtspec.speculative.tree_rollout import DraftNetwork, scored_children
 
 
 class DraftPass(nn.Module):
@@ -31,4 +31,5 @@ class DraftPass(nn.Module):
         ``ids [R, k] i64`` of the target, best first, and ``gains [R, k] f32``, the log probability
         of each (see `trtspec.ops.sampling`)."""
         _, ready = self.model.draft(input_ids, None, rows, caches, wanted)
-        return best_children(self.model, ready, sampling, self.topk)
+        logits = self.model.head(ready)
+        return scored_children(logits, sampling, self.model.token_map, self.topk)

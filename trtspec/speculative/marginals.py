@@ -7,12 +7,14 @@ and a rule for which paths of their product form the tree.
 
 from __future__ import annotations
 
+from itertools import accumulate, chain
+
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import Choices, TreeShape
+from trtspec.ops.build_tree import marginal_trees
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
-from trtspec.speculative.tree_levels import best_scores, cut_pool
 
 
 def depth_candidates(
@@ -30,8 +32,7 @@ def depth_candidates(
     depth = torch.arange(depths, device=marginals.device).repeat(batch)
     columns = columns._replace(output_index=columns.output_index + depth)
     tokens, gains = draft_candidates(marginals.flatten(0, 1), *columns, token_map, count)
-    # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
-    return tokens.view(batch, depths, count), gains.clamp(max=0).view(batch, depths, count)
+    return tokens.view(batch, depths, count), gains.view(batch, depths, count)
 
 
 class MarginalTree(nn.Module):
@@ -49,16 +50,20 @@ class MarginalTree(nn.Module):
     equals the earlier candidate wins.
     """
 
+    starts: Tensor
+    lanes: Tensor
+    ranks: Tensor
+
     def __init__(self, shape: TreeShape) -> None:
         super().__init__()
         self.is_static = shape.choices is not None
         self.num_nodes = shape.num_nodes
         pairs = _best_pairs(shape) if shape.choices is None else _chosen_pairs(shape.choices)
         self.count = 1 + max(rank for depth in pairs for _, rank in depth)  # tokens of a depth
-        for depth, candidates in enumerate(pairs):
-            lanes, ranks = torch.tensor(candidates).unbind(1)
-            self.register_buffer(f"lanes_{depth}", lanes.clone())
-            self.register_buffer(f"ranks_{depth}", ranks.clone())
+        starts = list(accumulate(map(len, pairs), initial=0))
+        lanes, ranks = zip(*chain.from_iterable(pairs), strict=True)
+        for name, column in (("starts", starts), ("lanes", lanes), ("ranks", ranks)):
+            self.register_buffer(name, torch.tensor(column, dtype=torch.int32))
 
     def forward(
         self, marginals: Tensor, token_map: Tensor | None, sampling: SamplingColumns
@@ -69,28 +74,10 @@ class MarginalTree(nn.Module):
         smaller than the node's own index) and ``scores [B, N-1] f32``; a score of -inf marks a node
         that the filters exclude.
         """
-        ids, gains = depth_candidates(marginals, sampling, token_map, self.count)
-        tokens, parents, scores = [], [], []
-        above = gains.new_zeros(gains.shape[0], 1)  # the root's score
-        first = -1  # of the depth above, its place among all nodes
-        for depth in range(gains.shape[1]):
-            lanes, ranks = getattr(self, f"lanes_{depth}"), getattr(self, f"ranks_{depth}")
-            found = above[:, lanes] + gains[:, depth, ranks]
-            of_depth, lane = ids[:, depth, ranks], lanes.expand_as(found)
-            if not self.is_static:
-                best = best_scores(found, self.num_nodes)
-                found, of_depth = found.gather(1, best), of_depth.gather(1, best)
-                lane = lane.gather(1, best)
-            tokens.append(of_depth)
-            parents.append(first + lane)
-            scores.append(found)
-            first = 0 if depth == 0 else first + above.shape[1]
-            above = found
-        if self.is_static:
-            all_parents = torch.cat(parents, 1).to(torch.int32)
-            return torch.cat(tokens, 1), all_parents, torch.cat(scores, 1)
-        kept = best_scores(torch.cat(scores, 1), self.num_nodes).sort(dim=1).values
-        return cut_pool(kept, tokens, parents, scores)
+        tokens, gains = depth_candidates(marginals, sampling, token_map, self.count)
+        return marginal_trees(
+            tokens, gains, self.starts, self.lanes, self.ranks, self.num_nodes, self.is_static
+        )
 
 
 # Of every depth in turn its candidates: (place of the parent in the depth above, rank of the token)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import Choices, TreeShape
+from trtspec.ops.build_tree import Children, TreeBeam, TreePool, expand_tree, keep_best
 
-Expand = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""The children of the nodes fed at a depth, which may depend on their paths. Arguments: the depth,
-the nodes' tokens ``[B, width]`` and their lanes (which of the previously fed rows are their
-parents). Results: the children's tokens ``[B * width, branching] i64`` and the log probability of
-each given its parent, best first."""
+Expand = Callable[[int, TreeBeam], tuple[Tensor, Tensor]]
+"""The children of the nodes fed at a depth, which may depend on their paths. Arguments: the depth
+and the nodes. Results: the children's tokens ``[B * width, branching] i64`` and the log probability
+of each given its parent, best first."""
 
 
 class Levels(nn.Module):
@@ -22,126 +23,75 @@ class Levels(nn.Module):
     branching: children recorded for every row fed: ``branching[0]`` for the root, ``branching[d]``
     for the rows fed at depth d. widths: rows fed at depth 1, 2, ... up to the last but one. A
     depth's candidates are in the order of (row fed, rank); the pool contains those of all depths in
-    turn.
+    turn. A static tree feeds and keeps the nodes of its paths, whatever their scores: ``beams``,
+    for each depth their places among its candidates, and ``tree``, candidates of the pool.
+    Otherwise the best are fed and kept.
     """
 
-    branching: tuple[int, ...]
-    widths: tuple[int, ...]
+    tree: Tensor | None
 
-    def beam(self, index: int, scores: Tensor) -> Tensor:
-        """Which candidates ``scores [B, C]`` of depth ``index + 1`` are fed: ``[B, width] i64``."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        branching: Sequence[int],
+        widths: Sequence[int],
+        num_nodes: int,
+        beams: Sequence[Sequence[int]] = (),
+        tree: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.branching, self.widths = tuple(branching), tuple(widths)
+        self.num_nodes = num_nodes
+        for index, places in enumerate(beams):
+            self.register_buffer(f"beam_{index}", torch.tensor(places))
+        self.register_buffer("tree", None if tree is None else torch.tensor(tree))
 
-    def kept(self, scores: Tensor) -> Tensor:
-        """Which candidates ``scores [B, C]`` of the pool form the tree: ``[B, N-1] i64``,
-        ascending."""
-        raise NotImplementedError
+    def beam(self, index: int) -> Tensor | None:
+        """Which candidates of depth ``index + 1`` are fed ``[width] i64``; None: the best."""
+        places: Tensor | None = getattr(self, f"beam_{index}", None)
+        return places
 
-    def grow(self, tokens: Tensor, scores: Tensor, expand: Expand) -> tuple[Tensor, Tensor, Tensor]:
-        """The tree below the children of the root ``[B, branching[0]]``: at every depth the nodes
-        of the beam are fed, and the children that ``expand`` finds are scored. For the results see
-        `cut_pool`."""
-        batch = tokens.shape[0]
-        pool_tokens, pool_scores = [tokens], [scores]
-        pool_parents = [torch.full_like(tokens, -1)]
-        pooled = 0
-        for depth, width in enumerate(self.widths, 1):
-            branching = self.branching[depth]
-            best = self.beam(depth - 1, scores)
-            lane = best // self.branching[depth - 1]
-            beam_tokens, beam_scores = tokens.gather(1, best), scores.gather(1, best)
-            children, gains = expand(depth, beam_tokens, lane)
-            pool_parents.append((pooled + best).repeat_interleave(branching, dim=1))
-            pooled += tokens.shape[1]
-            tokens = children.reshape(batch, width * branching)
-            scores = beam_scores[:, :, None] + gains.reshape(batch, width, branching)
-            scores = scores.reshape(batch, width * branching)
-            pool_tokens.append(tokens)
-            pool_scores.append(scores)
-        return self.cut(pool_tokens, pool_parents, pool_scores)
-
-    def cut(
-        self, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
+    def grow(
+        self, children: tuple[Tensor, Tensor], expand: Expand, words: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The tree from its pool, in the pool's order: see `cut_pool`."""
-        return cut_pool(self.kept(torch.cat(list(scores), 1)), tokens, parents, scores)
-
-
-class DynamicLevels(Levels):
-    """The k best of each depth, the N - 1 best of all; equal scores go to the lower index."""
-
-    def __init__(self, shape: TreeShape) -> None:
-        super().__init__()
-        self.branching = (shape.topk,) * shape.num_steps
-        self.widths = (shape.topk,) * (shape.num_steps - 1)
-        self.num_nodes = shape.num_nodes
-
-    def beam(self, index: int, scores: Tensor) -> Tensor:
-        return best_scores(scores, self.widths[index])
-
-    def kept(self, scores: Tensor) -> Tensor:
-        return best_scores(scores, self.num_nodes).sort(dim=1).values
-
-
-class StaticLevels(Levels):
-    """The nodes of a list of paths, whatever their scores."""
-
-    tree: Tensor
-
-    def __init__(self, choices: Choices) -> None:
-        super().__init__()
-        known = set(choices)
-        depths = range(1, max(map(len, choices)) + 1)
-        by_depth = [[path for path in choices if len(path) == depth] for depth in depths]
-        self.branching = tuple(1 + max(path[-1] for path in paths) for paths in by_depth)
-        self.widths = ()
-        lanes: dict[tuple[int, ...], int] = {(): 0}  # of the rows last fed
-        tree: list[int] = []
-        pooled = 0
-        for depth, paths in enumerate(by_depth):
-            branching = self.branching[depth]
-            place = {path: lanes[path[:-1]] * branching + path[-1] for path in paths}
-            tree += [pooled + place[path] for path in paths]
-            pooled += len(lanes) * branching
-            fed = [path for path in paths if any(child[:-1] == path for child in known)]
-            if fed:
-                self.widths += (len(fed),)
-                beam = torch.tensor([place[path] for path in fed])
-                self.register_buffer(f"beam_{depth}", beam)
-            lanes = {path: lane for lane, path in enumerate(fed)}
-        self.register_buffer("tree", torch.tensor(tree))
-
-    def beam(self, index: int, scores: Tensor) -> Tensor:
-        beam: Tensor = getattr(self, f"beam_{index}")
-        return beam.expand(scores.shape[0], -1)
-
-    def kept(self, scores: Tensor) -> Tensor:
-        return self.tree.expand(scores.shape[0], -1)
+        """The tree below ``children`` of the root, as `Expand` returns them for one row per
+        request: at every depth the nodes of the beam are fed, and the children that ``expand``
+        finds are scored. ``words``: of what the beam's rows see. For the results see
+        `keep_best`."""
+        sizes = [rows * k for rows, k in zip((1, *self.widths), self.branching, strict=True)]
+        begins = list(accumulate(sizes, initial=0))
+        pool = TreePool.empty(children[0].shape[0], begins[-1], children[0].device)
+        newest = Children(*children, 0, None)
+        for depth, width in enumerate(self.widths, 1):
+            fed = sum(self.widths[: depth - 1])
+            beam = expand_tree(pool, newest, width, fed, words, self.beam(depth - 1))
+            newest = Children(*expand(depth, beam), begins[depth], beam)
+        return keep_best(pool, newest, self.num_nodes, self.tree)
 
 
 def make_levels(shape: TreeShape) -> Levels:
     """How a tree of this shape grows."""
-    return DynamicLevels(shape) if shape.choices is None else StaticLevels(shape.choices)
+    if shape.choices is not None:
+        return _static_levels(shape.choices)
+    widths = [shape.topk] * (shape.num_steps - 1)
+    return Levels([shape.topk] * shape.num_steps, widths, shape.num_nodes)
 
 
-def cut_pool(
-    kept: Tensor, tokens: Sequence[Tensor], parents: Sequence[Tensor], scores: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The tree of the candidates ``kept [B, N-1] i64``, ascending and closed under parents.
-
-    For each depth in turn ``[B, C_d]``: tokens i64, parents i64 (indices into the pool, which
-    contains one depth after the other, -1 = the root) and scores f32. Returns tokens ``[B, N-1]``,
-    parents i32 as indices into the tree, and scores.
-    """
-    index = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
-    all_tokens = torch.cat(list(tokens), 1)
-    new_index = torch.zeros_like(all_tokens).scatter(1, kept, index)
-    old_parents = torch.cat(list(parents), 1).gather(1, kept)
-    new_parents = new_index.gather(1, old_parents.clamp(min=0))
-    new_parents = torch.where(old_parents < 0, -1, new_parents).to(torch.int32)
-    return all_tokens.gather(1, kept), new_parents, torch.cat(list(scores), 1).gather(1, kept)
-
-
-def best_scores(scores: Tensor, count: int) -> Tensor:
-    """Indices ``[B, count]`` of the largest scores, descending, ties to the lowest index."""
-    return torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
+def _static_levels(choices: Choices) -> Levels:
+    """``choices`` are sorted by depth, then by path."""
+    inner = {path[:-1] for path in choices}
+    lanes: dict[tuple[int, ...], int] = {(): 0}  # of the rows last fed
+    branching: list[int] = []
+    beams: list[list[int]] = []
+    tree: list[int] = []
+    pooled = 0
+    for depth in range(1, max(map(len, choices)) + 1):
+        paths = [path for path in choices if len(path) == depth]
+        branching.append(1 + max(path[-1] for path in paths))
+        place = {path: lanes[path[:-1]] * branching[-1] + path[-1] for path in paths}
+        tree += [pooled + place[path] for path in paths]
+        pooled += len(lanes) * branching[-1]
+        fed = [path for path in paths if path in inner]
+        if fed:
+            beams.append([place[path] for path in fed])
+        lanes = {path: lane for lane, path in enumerate(fed)}
+    return Levels(branching, [len(beam) for beam in beams], len(choices), beams, tree)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
 from trtspec.models.rows import Caches, PackedRows, flat_slots, rows_behind
+from trtspec.ops.build_tree import TreeBeam
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 from trtspec.speculative.tree_levels import Levels, make_levels
 
@@ -91,39 +92,38 @@ class TreeRollout(nn.Module):
         the root, always smaller than the node's own index) and ``scores [B, N-1] f32``; a score of
         -inf marks a node that the filters exclude.
         """
-        batch, words = last_rows.shape[0], rows.tree_mask.shape[1]
-        device = sampling.temperature.device  # rows over slots lie on the host
-        fused = None
+        batch, fused = last_rows.shape[0], None
         if hidden_in is not None:
             fused = cast(FeatureNetwork, self.model).fuse(hidden_in)
         features, ready = self.model.draft(input_ids, fused, rows, caches, last_rows)
         if features is not None:
             features = features[:, None]  # [B, 1, H]: of the rows last fed
-        tokens, scores = best_children(self.model, ready, sampling, self.levels.branching[0])
-
         roots = self.roots(rows, last_rows)
-        ancestors = torch.zeros(batch, 1, words, device=device, dtype=torch.int64)
-
         fed = 0
 
-        def expand(depth: int, beam: Tensor, lane: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal features, ancestors, fed
-            width = beam.shape[1]
+        def expand(depth: int, beam: TreeBeam) -> tuple[Tensor, Tensor]:
+            nonlocal features, fed
+            width = beam.tokens.shape[1]
             if features is not None:
-                features = features.gather(1, lane[:, :, None].expand(-1, -1, features.shape[2]))
-                features = features.reshape(batch * width, -1)
-            offset = fed + torch.arange(width, device=device)
-            ancestors = ancestors.gather(1, lane[:, :, None].expand(batch, width, words))
-            ancestors = ancestors | packed_bits(offset, words)
-            beam_rows = self.beam_rows(roots, depth, fed, ancestors)
-            features, ready = self.model.draft(beam.reshape(-1), features, beam_rows, caches)
+                lanes = beam.lanes[:, :, None].expand(-1, -1, features.shape[2])
+                features = features.gather(1, lanes).reshape(batch * width, -1)
+            beam_rows = self.beam_rows(roots, depth, fed, beam.seen)
+            features, ready = self.model.draft(beam.tokens.reshape(-1), features, beam_rows, caches)
             if features is not None:
                 features = features.reshape(batch, width, -1)
             fed += width
-            columns = columns_at(sampling, depth, width)
-            return best_children(self.model, ready, columns, self.levels.branching[depth])
+            return self.best_children(ready, columns_at(sampling, depth, width), depth)
 
-        return self.levels.grow(tokens, scores, expand)
+        first = self.best_children(ready, sampling, 0)
+        return self.levels.grow(first, expand, rows.tree_mask.shape[1])
+
+    def best_children(
+        self, ready: Tensor, columns: SamplingColumns, depth: int
+    ) -> tuple[Tensor, Tensor]:
+        """The best children of the rows ``ready [R, H]`` (the head's input) fed at a depth, 0 for
+        the root, and the log probability of each, as `Children` takes them."""
+        logits, count = self.model.head(ready), self.levels.branching[depth]
+        return draft_candidates(logits, *columns, self.model.token_map, count)
 
     def roots(self, rows: PackedRows, last_rows: Tensor) -> PackedRows:
         """Each request's root, the row ``last_rows[b]``, as `beam_rows` needs it: ``context_lens
@@ -156,18 +156,11 @@ class TreeRollout(nn.Module):
         )
 
 
-def best_children(
-    model: DraftNetwork, ready: Tensor, columns: SamplingColumns, count: int
-) -> tuple[Tensor, Tensor]:
-    """The best ``count`` children of rows ``ready [R, H]`` (the head's input) and the log
-    probability of each."""
-    return scored_children(model.head(ready), columns, model.token_map, count)
-
-
 def scored_children(
     logits: Tensor, columns: SamplingColumns, token_map: Tensor | None, count: int
 ) -> tuple[Tensor, Tensor]:
-    """The same for logits ``[R, V_d] f32``."""
+    """The best ``count`` children of rows with logits ``[R, V_d] f32``, and the log probability of
+    each, at most 0."""
     ids, gains = draft_candidates(logits, *columns, token_map, count)
     # Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
     return ids, gains.clamp(max=0)

@@ -60,7 +60,7 @@ class Levels {
 };
 
 // A token tree out of the marginals of its depths, for drafts that guess all depths at once; see
-// MarginalTree in trtspec/models/marginals.py.
+// MarginalTree in trtspec/speculative/marginals.py.
 class MarginalTree {
  public:
   explicit MarginalTree(const TreeShape& shape);
@@ -71,16 +71,13 @@ class MarginalTree {
   DraftNodes grow(std::span<const std::int64_t> ids, std::span<const float> gains) const;
 
  private:
-  // Where a candidate's parent stands in the depth above, and the rank of its token.
-  struct Pair {
-    std::int64_t lane;
-    std::int64_t rank;
-  };
-
   bool is_static_;
   std::int64_t num_nodes_;
   std::int64_t count_ = 0;
-  std::vector<std::vector<Pair>> depths_;
+  // The candidates of all depths; see MarginalTrees.
+  std::vector<std::int32_t> starts_ = {0};
+  std::vector<std::int32_t> lanes_;
+  std::vector<std::int32_t> ranks_;
 };
 
 }  // namespace trtspec

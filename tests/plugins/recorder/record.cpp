@@ -84,6 +84,34 @@ int main() {
       std::printf("%zu\n", cuda::draft_candidates_workspace(rows, vocab, k));
       error = cuda::draft_candidates(logits, rows, vocab, p, token_map, k, ids, logprobs, workspace,
                                      stream);
+    } else if (call == "expand_tree" || call == "keep_best") {
+      TreePool pool{};
+      TreeChildren children{};
+      take(pool.tokens), take(pool.parents), take(pool.scores), take(pool.requests);
+      take(pool.size), take(children.begin), take(children.lanes), take(children.branching);
+      take(children.tokens), take(children.gains), take(children.above);
+      if (call == "keep_best") {
+        KeptTree tree{};
+        take(tree.nodes), take(tree.chosen), take(tree.tokens), take(tree.parents);
+        take(tree.scores);
+        error = cuda::keep_best(pool, children, tree, stream);
+      } else {
+        TreeBeam beam{};
+        take(beam.width), take(beam.chosen), take(beam.tokens), take(beam.index);
+        take(beam.lanes), take(beam.first_bit), take(beam.words), take(beam.seen_above);
+        take(beam.seen);
+        error = cuda::expand_tree(pool, children, beam, stream);
+      }
+    } else if (call == "marginal_trees") {
+      MarginalTrees p{};
+      std::int64_t candidates = 0;
+      void* workspace = nullptr;
+      take(p.requests), take(p.depths), take(p.count), take(p.tokens), take(p.gains);
+      take(p.starts), take(p.lanes), take(p.ranks), take(p.keep_all), take(p.nodes);
+      take(p.out_tokens), take(p.out_parents), take(p.out_scores), take(candidates);
+      take(workspace);
+      std::printf("%zu\n", cuda::marginal_trees_workspace(p, candidates));
+      error = cuda::marginal_trees(p, candidates, workspace, stream);
     }
     std::printf(error == cudaSuccess ? ".\n" : "error\n");
   }

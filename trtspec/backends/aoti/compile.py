@@ -45,8 +45,11 @@ _SHIMMED = (
     "all_gather",
     "all_reduce",
     "causal_conv",
+    "draft_candidates",
+    "expand_tree",
     "gated_delta",
     "head_products",
+    "keep_best",
     "latent_tree_attention",
     "latent_tree_attention_8bit",
     "linear",
@@ -73,9 +76,8 @@ def _shim(op: torch._ops.OpOverload) -> str:
     schema = op._schema
     name = schema.name.split("::")[1]
     parameters = [_C_PARAMETERS[str(a.real_type)].format(a.name) for a in schema.arguments]
-    return (
-        f"AOTITorchError aoti_torch_cpu_{name}({', '.join(parameters)}, AtenTensorHandle* result)"
-    )
+    parameters += [f"AtenTensorHandle* result_{i}" for i in range(len(schema.returns))]
+    return f"AOTITorchError aoti_torch_cpu_{name}({', '.join(parameters)})"
 
 
 # Weights stay outside the package: the engine folder maps them. The small point-wise kernels stay

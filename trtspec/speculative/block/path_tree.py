@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.config.tree import TreeShape
+from trtspec.ops.build_tree import TreeBeam
 from trtspec.ops.sampling import SamplingColumns
 from trtspec.speculative.tree_levels import Levels, make_levels
 from trtspec.speculative.tree_rollout import columns_at, scored_children
@@ -45,16 +46,19 @@ class PathTree(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """``roots [B] i64`` are the tokens before the first slot; otherwise as `MarginalTree`."""
 
-        def expand(depth: int, tokens: Tensor, lane: Tensor) -> tuple[Tensor, Tensor]:
-            logits = walk.logits(depth, tokens, lane).flatten(0, 1)
+        def children(depth: int, tokens: Tensor, lanes: Tensor) -> tuple[Tensor, Tensor]:
+            logits = walk.logits(depth, tokens, lanes).flatten(0, 1)
             columns = columns_at(sampling, depth, tokens.shape[1])
             branching = self.levels.branching[depth]
-            children, gains = scored_children(logits, columns, token_map, branching)
+            found, gains = scored_children(logits, columns, token_map, branching)
             sure = walk.confidence()
-            return children, gains if sure is None else _believed(gains, sure.flatten())
+            return found, gains if sure is None else _believed(gains, sure.flatten())
+
+        def expand(depth: int, beam: TreeBeam) -> tuple[Tensor, Tensor]:
+            return children(depth, beam.tokens, beam.lanes)
 
         first = roots[:, None]
-        return self.levels.grow(*expand(0, first, torch.zeros_like(first)), expand)
+        return self.levels.grow(children(0, first, torch.zeros_like(first)), expand)
 
 
 def _believed(gains: Tensor, sure: Tensor) -> Tensor:
