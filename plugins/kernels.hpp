@@ -44,8 +44,16 @@ cudaError_t paged_tree_attention(const AttentionParams& params, void* workspace,
                                  cudaStream_t stream);
 
 // To measure one beside the other: the tiles of queries that serve the calls of this process from
-// now on, where tensor cores do; `chosen`: as the launcher finds best. Not while calls are made.
-enum class AttentionTiles { chosen, narrow, wide };
+// now on, where tensor cores do; `chosen`: as the launcher finds best, which does not know `prefix`
+// yet. Not while calls are made.
+//
+// With `prefix`, and at most 64 query heads a kv head (others are served as chosen), queries of a
+// request read its keys together, up to 96 at a time, and the promise is the CPU's: a row's result
+// is a function of its query and of the list of keys it sees, in order. A token has the same bits as a
+// decode step, in a tree and in a prompt's chunk, in any batch, whatever the others are and however
+// wide the tables. Under a sliding window the cache position of the first key that it sees counts as
+// well. Kernels take one row of a product on tensor cores to be the same in every row of a tile.
+enum class AttentionTiles { chosen, narrow, wide, prefix };
 void force_attention_tiles(AttentionTiles tiles);
 
 // What an engine with a slot cache is told about visibility, instead of packed ancestors.

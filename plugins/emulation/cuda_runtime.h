@@ -92,6 +92,8 @@ T atomicMin(T* address, T value) {
 
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __ffs(unsigned x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
+inline int __popcll(unsigned long long x) { return std::popcount(x); }
+inline int __ffsll(unsigned long long x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
 inline int __clzll(long long x) { return std::countl_zero(static_cast<unsigned long long>(x)); }
 inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
 inline float __uint_as_float(std::uint32_t x) { return std::bit_cast<float>(x); }

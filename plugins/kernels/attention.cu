@@ -115,12 +115,14 @@ __global__ void __launch_bounds__(kCombineWarps * kLanes)
 
 AttentionTiles forced_tiles = AttentionTiles::chosen;
 
-enum class Family { vector, vector_any, tensor, tensor_wide };
+enum class Family { vector, vector_any, tensor, tensor_wide, prefix };
 
 // What serves a call, and into how many ranges its keys are divided.
 struct Plan {
   Family family;
   int splits;
+
+  bool keeps_parts() const { return splits > 1 || family == Family::prefix; }
 };
 
 bool aligned(const void* pointer, std::uintptr_t bytes) {
@@ -139,6 +141,9 @@ Plan plan_of(const AttentionParams& p) {
   if (p.dtype == DType::f32) {
     if (vectors && !is_scaled) family = Family::vector;
   } else if (vectors && aligned(p.q, 4) && p.q_stride % 2 == 0) {
+    if (forced_tiles == AttentionTiles::prefix && group <= kMostPrefixGroup) {
+      return {Family::prefix, plan_prefix(p).parts};
+    }
     // Even a single query is faster here. Wide tiles read the cache less often, but want many
     // queries: up to six narrow ones are faster than two.
     const bool wide = forced_tiles == AttentionTiles::chosen
@@ -201,10 +206,10 @@ void force_attention_tiles(AttentionTiles tiles) { forced_tiles = tiles; }
 
 std::size_t paged_tree_attention_workspace(const AttentionParams& p) {
   if (p.rows <= 0 || p.requests <= 0 || p.kv_heads <= 0) return 0;
-  const int splits = plan_of(p).splits;
-  if (splits == 1) return 0;
-  return sums_bytes(p, splits) +
-         static_cast<std::size_t>(p.rows * p.heads * splits) * sizeof(float2);
+  const Plan plan = plan_of(p);
+  if (!plan.keeps_parts()) return 0;
+  return sums_bytes(p, plan.splits) +
+         static_cast<std::size_t>(p.rows * p.heads * plan.splits) * sizeof(float2);
 }
 
 cudaError_t paged_tree_attention(const AttentionParams& p, void* workspace, cudaStream_t stream) {
@@ -223,8 +228,9 @@ cudaError_t paged_tree_attention(const AttentionParams& p, void* workspace, cuda
       .splits = plan.splits,
       .partial_sums = reinterpret_cast<float*>(memory),
       .partial_peak = reinterpret_cast<float2*>(
-          memory + (plan.splits == 1 ? 0 : sums_bytes(p, plan.splits))),
+          memory + (plan.keeps_parts() ? sums_bytes(p, plan.splits) : 0)),
   };
+  if (plan.family == Family::prefix) return launch_prefix_attention(args, plan_prefix(p), stream);
   if (plan.family == Family::tensor || plan.family == Family::tensor_wide) {
     error = launch_tensor_attention(args, plan.family == Family::tensor_wide, stream);
   } else {

@@ -202,6 +202,24 @@ __device__ __forceinline__ float cached_value(std::int8_t x, float scale) {
   return static_cast<float>(x) * scale;
 }
 
+// Eight elements of a cache to shared memory as T, or zeros. Those of type T are there once waited
+// for; those of 8 bits, which T has exactly, behind the next barrier.
+template <class T>
+__device__ __forceinline__ void copy_chunk(T* to, const T* from, bool valid) {
+  copy_async(to, from, valid);
+}
+template <class T>
+__device__ __forceinline__ void copy_chunk(T* to, const std::int8_t* from, bool valid) {
+  uint2 bytes{0, 0};
+  if (valid) bytes = *reinterpret_cast<const uint2*>(from);
+  const auto pair = [](unsigned bits, int shift) {
+    return pack<T>(static_cast<float>(static_cast<std::int8_t>(bits >> shift & 255)),
+                   static_cast<float>(static_cast<std::int8_t>(bits >> (shift + 8) & 255)));
+  };
+  *reinterpret_cast<uint4*>(to) = {pair(bytes.x, 0), pair(bytes.x, 16), pair(bytes.y, 0),
+                                   pair(bytes.y, 16)};
+}
+
 inline constexpr float kLog2E = 1.44269504f;
 
 // exp2(a - b), 0 where nothing was seen.

@@ -1,4 +1,4 @@
-// The two families of attention kernels, as the launcher chooses between them.
+// The three families of attention kernels, as the launcher chooses between them.
 #pragma once
 
 #include "attention.cuh"
@@ -12,5 +12,21 @@ cudaError_t launch_tensor_attention(const AttentionArgs& args, bool wide, cudaSt
 // Tiles of 4 queries; any head size up to 256. `vectors`: head sizes and caches allow reading 16
 // bytes at a time, and the head size is at most 128.
 cudaError_t launch_vector_attention(const AttentionArgs& args, bool vectors, cudaStream_t stream);
+
+// How prefix attention goes about a call; nothing of it changes a bit of what comes out.
+struct PrefixPlan {
+  int row_warps;  // of a block
+  int parts;      // kept of a (row, head): args.splits
+  bool in_order;  // a block goes through all splits of the keys
+};
+
+PrefixPlan plan_prefix(const AttentionParams& params);
+
+inline constexpr std::int64_t kMostPrefixGroup = 64;
+
+// What launch_tensor_attention serves, with at most kMostPrefixGroup query heads a kv head. It writes the output
+// itself, from parts that it keeps in any case.
+cudaError_t launch_prefix_attention(const AttentionArgs& args, const PrefixPlan& plan,
+                                    cudaStream_t stream);
 
 }  // namespace trtspec::cuda

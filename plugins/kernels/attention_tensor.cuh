@@ -30,47 +30,26 @@ struct TensorTile {
                                               larger(2 * kTileBytes, kMergeBytes);
 };
 
-// Starts copying a tile of one cache; slot -1 gives zeros, as do elements beyond head_dim.
-template <class T, int kDim>
-__device__ inline void copy_keys(const AttentionParams& p, const T* cache, const float*, int kv_head,
-                                 const std::int64_t* slots, T* tile, float*) {
+// Starts copying a tile of one cache; slot -1 gives zeros, as do elements beyond head_dim. Scales of
+// 8 bits are there behind the next barrier.
+template <class T, class C, int kDim>
+__device__ inline void copy_keys(const AttentionParams& p, const C* cache, const float* cache_scales,
+                                 int kv_head, const std::int64_t* slots, T* tile, float* scales) {
   constexpr int kChunks = kDim / 8;
   const int dim = static_cast<int>(p.head_dim);
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kTensorThreads) {
     const int key = i / kChunks;
     const int d = i % kChunks * 8;
-    const std::int64_t slot = slots[key];
-    const bool valid = slot >= 0 && d < dim;
-    const std::int64_t from = valid ? (slot * p.kv_heads + kv_head) * dim + d : 0;
-    copy_async(tile + key * (kDim + 8) + d, cache + from, valid);
-  }
-  commit_copies();
-}
-
-// The same of 8 bits, which T has exactly, and of their scales; there behind the next barrier.
-template <class T, int kDim>
-__device__ inline void copy_keys(const AttentionParams& p, const std::int8_t* cache,
-                                 const float* cache_scales, int kv_head, const std::int64_t* slots,
-                                 T* tile, float* scales) {
-  constexpr int kChunks = kDim / 8;
-  const int dim = static_cast<int>(p.head_dim);
-#pragma unroll 2
-  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kTensorThreads) {
-    const int key = i / kChunks;
-    const int d = i % kChunks * 8;
     const std::int64_t head = slots[key] * p.kv_heads + kv_head;
     const bool is_there = slots[key] >= 0;
-    uint2 bytes{0, 0};
-    if (is_there && d < dim) bytes = *reinterpret_cast<const uint2*>(cache + head * dim + d);
-    const auto pair = [](unsigned bits, int shift) {
-      return pack<T>(static_cast<float>(static_cast<std::int8_t>(bits >> shift & 255)),
-                     static_cast<float>(static_cast<std::int8_t>(bits >> (shift + 8) & 255)));
-    };
-    *reinterpret_cast<uint4*>(tile + key * (kDim + 8) + d) = {
-        pair(bytes.x, 0), pair(bytes.x, 16), pair(bytes.y, 0), pair(bytes.y, 16)};
-    if (d == 0) scales[key] = is_there ? cache_scales[head] : 0.0f;
+    const bool valid = is_there && d < dim;
+    copy_chunk(tile + key * (kDim + 8) + d, cache + (valid ? head * dim + d : 0), valid);
+    if constexpr (sizeof(C) == 1) {
+      if (d == 0) scales[key] = is_there ? cache_scales[head] : 0.0f;
+    }
   }
+  commit_copies();
 }
 
 template <class T, class C, int kDim, int kRowWarps>
@@ -135,8 +114,8 @@ __global__ void __launch_bounds__(kTensorThreads)
     if (threadIdx.x < kKeyTile) to[threadIdx.x] = slot_of(args, tile, span, from + threadIdx.x);
   };
   const auto copy_k = [&](const std::int64_t* from) {
-    copy_keys<T, kDim>(p, static_cast<const C*>(p.k_cache), p.k_scale, kv_head, from, keys,
-                       key_scales);
+    copy_keys<T, C, kDim>(p, static_cast<const C*>(p.k_cache), p.k_scale, kv_head, from, keys,
+                          key_scales);
   };
   if (range.begin < range.end) {
     find_slots(range.begin, slots);
@@ -147,8 +126,8 @@ __global__ void __launch_bounds__(kTensorThreads)
   }
   int parity = 0;
   for (int first = range.begin; first < range.end; first += kKeyTile, parity ^= 1) {
-    copy_keys<T, kDim>(p, static_cast<const C*>(p.v_cache), p.v_scale, kv_head,
-                       slots + parity * kKeyTile, values, value_scales);
+    copy_keys<T, C, kDim>(p, static_cast<const C*>(p.v_cache), p.v_scale, kv_head,
+                          slots + parity * kKeyTile, values, value_scales);
     const bool more = first + kKeyTile < range.end;
     if (more) find_slots(first + kKeyTile, slots + (parity ^ 1) * kKeyTile);
     __syncwarp();  // lanes copied and looked up keys of their own

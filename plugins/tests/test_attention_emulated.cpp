@@ -80,13 +80,15 @@ int main() {
   // Tiles that the launcher would not choose: wide ones for few queries, narrow ones for many.
   using trtspec::cuda::AttentionTiles;
   std::vector<std::size_t> workspaces;
-  for (const auto tiles : {AttentionTiles::wide, AttentionTiles::narrow, AttentionTiles::chosen}) {
+  for (const auto tiles : {AttentionTiles::wide, AttentionTiles::narrow, AttentionTiles::prefix,
+                           AttentionTiles::chosen}) {
     trtspec::cuda::force_attention_tiles(tiles);
     Case few({DType::bf16, 8, 1, 64, 16, 0, {-5, 20}, {9, 70}, 900}, 1);
     workspaces.push_back(trtspec::cuda::paged_tree_attention_workspace(few.params()));
     compare({DType::bf16, 8, 1, 64, 16, 0, {1, -9, 4}, {100, 77, 0}, 40}, 1);
     compare({DType::bf16, 8, 1, 64, 16, 0, {-5, 70}, {7, 70}, 40}, 2);
     compare({DType::f16, 8, 1, 96, 16, 0, {-5, 70}, {7, 70}, 40, 0, true}, 2);
+    compare({DType::bf16, 4, 2, 128, 8, 24, {-5, -6, 3}, {40, 90, 0}, 64}, 3);
   }
   CHECK(workspaces[0] != workspaces[1]);
   // Many requests, more than a warp looks at together, some without rows.

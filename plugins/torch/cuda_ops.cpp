@@ -240,8 +240,8 @@ trtspec::Trees marginal_trees(const Tensor& tokens, const Tensor& gains, const T
 }
 
 void force_attention_tiles(int64_t tiles) {
-  TORCH_CHECK(tiles >= 0 && tiles <= 2, "tiles must be 0 (chosen), 1 (narrow) or 2 (wide), got ",
-              tiles);
+  TORCH_CHECK(tiles >= 0 && tiles <= 3,
+              "tiles must be 0 (chosen), 1 (narrow), 2 (wide) or 3 (prefix), got ", tiles);
   trtspec::cuda::force_attention_tiles(trtspec::cuda::AttentionTiles(tiles));
 }
 

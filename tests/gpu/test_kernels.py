@@ -3,13 +3,14 @@ where decisions are made, a float64 reference to rounding where sums are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from trtspec.bench.gpu_bringup.attention import TILES, force
 from trtspec.config.tree import TreeShape
 from trtspec.ops import (
     accept,
@@ -129,6 +130,13 @@ def attention_float64(arguments: Sequence[Any]) -> Tensor:
     return out
 
 
+@pytest.fixture
+def prefix_tiles() -> Iterator[None]:
+    force("prefix")
+    yield
+    force("chosen")
+
+
 def on_gpu(arguments: Sequence[Any]) -> list[Any]:
     return [x.cuda() if isinstance(x, Tensor) else x for x in arguments]
 
@@ -184,7 +192,51 @@ def test_attention_over_8_bits(head_dim: int, dtype: torch.dtype, window: int) -
         assert torch.equal(device_inputs[cache].cpu(), inputs[cache])
 
 
-def test_attention_in_a_graph_follows_its_buffers() -> None:
+@pytest.mark.usefixtures("prefix_tiles")
+@pytest.mark.parametrize("window", [0, 48])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+def test_attention_in_prefix_tiles(head_dim: int, window: int) -> None:
+    """Sums to rounding, and each row with the bits that it has as a decode step of its own."""
+    requests = [(250, 24, True), (1000, 1, False), (40, 200, False), (500, 9, True)]
+    dtype = torch.bfloat16
+    inputs = attention_inputs(requests, 8, 2, head_dim, dtype, 16, window)
+    device = on_gpu(inputs)
+    together = paged_tree_attention(*device)
+    want = attention_float64(inputs)
+    torch.testing.assert_close(together.cpu().double(), want, rtol=0, atol=TOLERANCE[dtype])
+    if window == 0:
+        for row in (0, 7, 23, 24, 25, 88, 224, 233):
+            assert torch.equal(alone(device, row), together[row]), row
+
+
+def alone(arguments: Sequence[Any], row: int) -> Tensor:
+    """Attention of one row of a call to the same keys, each of which is a block of its own."""
+    q, k, v, *caches, positions, slots, tables, starts, contexts, is_tree, mask, scale = arguments[
+        :-1
+    ]
+    b = int((starts <= row).sum()) - 1
+    context, index = int(contexts[b]), row - int(starts[b])
+    seen = torch.arange(context + index + 1, device=q.device)
+    if is_tree[b]:
+        bits = (mask[row, :, None] >> torch.arange(64, device=q.device)) & 1
+        seen = torch.cat([seen[:context], context + bits.flatten().nonzero().flatten()])
+    size = caches[0].shape[1]
+    keys = tables[b, seen // size] * size + (seen % size).int()
+    one = slice(row, row + 1)
+    return paged_tree_attention(
+        *(q[one], k[:0], v[:0]),
+        *(cache.view(-1, 1, *cache.shape[2:]) for cache in caches),
+        *(positions[one], slots[one], keys[None]),
+        torch.tensor([0, 1], dtype=torch.int32, device=q.device),
+        torch.tensor([len(keys) - 1], dtype=torch.int32, device=q.device),
+        torch.zeros(1, dtype=torch.bool, device=q.device),
+        *(mask[one], scale, 0),
+    )[0]
+
+
+@pytest.mark.parametrize("tiles", TILES)
+def test_attention_in_a_graph_follows_its_buffers(tiles: str) -> None:
+    force(tiles)
     inputs = attention_inputs([(90, 4, True), (30, 4, True)], 8, 2, 64, torch.bfloat16, 16, 0)
     device = on_gpu(inputs)
     paged_tree_attention(*device)
@@ -200,6 +252,7 @@ def test_attention_in_a_graph_follows_its_buffers() -> None:
         device[cache][: other[cache].shape[0]] = other[cache].cuda()
     device[7][:, : other[7].shape[1]] = other[7].cuda()
     graph.replay()
+    force("chosen")
     want = attention_float64(other)
     torch.testing.assert_close(out.cpu().double(), want, rtol=0, atol=TOLERANCE[torch.bfloat16])
 

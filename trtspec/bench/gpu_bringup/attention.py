@@ -13,8 +13,10 @@ from trtspec.bench.gpu_bringup.part import Case, Place
 from trtspec.bench.ops import BLOCK_SIZE, AttentionShape, attention_call
 from trtspec.bench.report.floor import copies, measure_bandwidth, seconds_on_device
 
-CONTEXTS, REQUESTS, ROWS = (512, 2048, 8192, 32768), (1, 8, 64), (1, 6, 24, 64, 128)
-TILES = ("chosen", "narrow", "wide")
+CONTEXTS, REQUESTS, ROWS = (512, 2048, 8192, 32768, 131072), (1, 8, 64), (1, 6, 24, 64, 128)
+_MOST_TOKENS = 64 * 32768
+"""Of a call: K/V of 8 GiB."""
+TILES = ("chosen", "narrow", "wide", "prefix")
 """In the order of ``AttentionTiles`` of ``plugins/kernels.hpp``."""
 _MOST_COPIES = 8
 _SHAPE, _DTYPE = AttentionShape(), torch.bfloat16
@@ -25,7 +27,9 @@ def cases(place: Place) -> Iterable[Case]:
     contexts, requests = ((40,), (1, 2)) if small else (CONTEXTS, REQUESTS)
     rows, tiles = (ROWS[:2], TILES[:1]) if small else (ROWS, TILES)
     speed = measure_bandwidth(place.device)
-    for tile, count, context in product(tiles, requests, contexts):
+    for count, context, tile in product(requests, contexts, tiles):
+        if count * context > _MOST_TOKENS:
+            continue
         key = {"requests": count, "context": context, "tiles": tile}
         yield Case(key, partial(by_rows, place.device, **key, rows=rows, speed=speed))
 
