@@ -34,6 +34,7 @@ def test_all_spellings_of_a_prompt(llm: LLM) -> None:
         np.array(ids),
         {"prompt_token_ids": torch.tensor(ids)},
         [np.int64(token) for token in ids],
+        {"prompt": "theirs", "prompt_token_ids": ids},
     ]
     outputs = llm.generate(spellings, PARAMS)
     alone = [llm.generate(prompt, PARAMS) for prompt in spellings]
@@ -41,8 +42,8 @@ def test_all_spellings_of_a_prompt(llm: LLM) -> None:
         assert output.outputs[0].token_ids == alone[0].outputs[0].token_ids
         assert output.outputs[0].text == alone[0].outputs[0].text != ""
         assert output.prompt_token_ids == ids
-    assert [output.prompt for output in alone] == [TEXT, None, None, TEXT, *[None] * 5]
-    assert len({output.request_id for output in (*outputs, *alone)}) == 18
+    assert [output.prompt for output in alone] == [TEXT, None, None, TEXT, *[None] * 5, "theirs"]
+    assert len({output.request_id for output in (*outputs, *alone)}) == 20
 
 
 def test_text_is_the_decoded_tokens(llm: LLM) -> None:
@@ -80,6 +81,9 @@ def test_what_is_no_prompt(llm: LLM, prompt: Any) -> None:
         llm.generate(prompt, PARAMS)
     (output,) = llm.generate([{"prompt": prompt}], PARAMS)
     assert isinstance(output.error, RequestError)
+    for mapping in ({}, {"prompt": 3, "prompt_token_ids": [1]}, {"prompt": TEXT, "tokens": [1]}):
+        with pytest.raises(RequestError, match="prompt"):
+            llm.generate(mapping, PARAMS)
 
 
 def test_empty_and_too_long_texts(llm: LLM) -> None:

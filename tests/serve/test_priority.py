@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from trtspec.commands.serve import llm_options, main, make_parser
 
+from .. import inside
 from .conftest import Serve, Server, wait_until
 from .test_refusals import USER, error_of
 
@@ -21,7 +23,6 @@ BODIES = {
 @pytest.mark.parametrize("path", BODIES)
 def test_waiting_requests_of_a_lower_priority_are_served_first(serve: Serve, path: str) -> None:
     ended: list[str] = []
-    # So long that no thread of a client is as late as an answer takes.
     long = {**BODIES[path], "max_tokens": 200, "ignore_eos": True}
     bodies = {
         "runs": long,
@@ -30,6 +31,14 @@ def test_waiting_requests_of_a_lower_priority_are_served_first(serve: Serve, pat
         "high": {**long, "priority": -1, "stream": True},
     }
     with serve(llm={"scheduling_policy": "priority", "max_batch_size": 1}) as server:
+        everybody_waits = threading.Event()
+        step = inside.executor(server.llm).step
+
+        def patient() -> Any:
+            everybody_waits.wait(0.1)
+            return step()
+
+        inside.executor(server.llm).step = patient
 
         def ask(name: str) -> None:
             assert server.post(path, json=bodies[name]).status_code == 200
@@ -41,6 +50,7 @@ def test_waiting_requests_of_a_lower_priority_are_served_first(serve: Serve, pat
             asked += [threads.submit(ask, name) for name in ("low", "plain", "high")]
             wait_until(lambda: server.llm.load().num_waiting == 3, "three requests wait")
             assert not ended
+            everybody_waits.set()
         for future in asked:
             future.result()
     assert ended == ["runs", "high", "plain", "low"]

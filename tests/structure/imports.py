@@ -46,6 +46,7 @@ PLACES = {
     "matplotlib": "trtspec/bench/report/picture.py",
     "rich": "trtspec/bench/report/table.py",
 }
+LOCAL_ENGINE = "trtspec/serve/local_engine.py"
 WITHOUT = {"rich"}  # its place does the same in plain text where it is missing
 
 
@@ -136,3 +137,13 @@ def executor_drafter(tree: Tree) -> Iterator[Violation]:
                 bases = {getattr(base, "attr", getattr(base, "id", "")) for base in node.bases}
                 if "Protocol" not in bases:
                     yield Violation("executor-drafter", file.name, "no Protocol", node.lineno)
+
+
+def server_engine(tree: Tree) -> Iterator[Violation]:
+    """One file of the server knows `LLM` and what it hands out."""
+    own = {f"trtspec.llmapi.{name}" for name in ("llm", "handle", "growth", "runtime", "worker")}
+    for file in tree.files:
+        if file.inside("trtspec/serve/") and file.name != LOCAL_ENGINE:
+            for found in file.imports:
+                if found.module in own or f"{found.module}.{found.name}" in own:
+                    yield Violation("server-engine", file.name, found.module, found.line)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from .cycles import cycles
 from .files import readmes, sizes
-from .imports import at_the_top, converters, executor_drafter, optional_packages, order
+from .imports import (
+    at_the_top,
+    converters,
+    executor_drafter,
+    optional_packages,
+    order,
+    server_engine,
+)
 from .names import names
 from .native import native_names
 from .parts import layer_parts
@@ -21,6 +28,7 @@ RULES = (
     native_names,
     layer_parts,
     executor_drafter,
+    server_engine,
     sizes,
     readmes,
 )

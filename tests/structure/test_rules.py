@@ -12,6 +12,7 @@ from .walk import Tree
 
 ENGINE, SHARED = "trtspec/engine/open.py", "trtspec/speculative/base.py"
 NATIVE = "cpp/src/runtime/a.cpp"
+SERVE = "trtspec/serve/routes.py"
 EAGLE, HYBRID = "trtspec/speculative/eagle/drafter.py", "trtspec/speculative/hybrid/union.py"
 
 
@@ -147,6 +148,8 @@ BROKEN = [
         "TreeDrafter",
         {"trtspec/executor/a.py": "from trtspec.ops.drafts import TreeDrafter"},
     ),
+    ("server-engine", "trtspec.llmapi.llm", {SERVE: "from trtspec.llmapi.llm import LLM"}),
+    ("server-engine", "trtspec.llmapi", {SERVE: "from trtspec.llmapi import handle"}),
     *(
         (
             "layer-part",

@@ -31,6 +31,7 @@ REMEDIES = {
     "layer-part": "ask the part (MixerSpec, FeedForwardSpec, Block); where one kind alone will do, "
     "`of` and `maybe` say so",
     "executor-drafter": "the executor knows drafters by the Protocol `Drafter` that it defines",
+    "server-engine": "ask the `EngineClient`: an engine may be in another process",
     "file-size": "split the file by noun",
     "readme": "write a short README.md: what lives here, who calls it, in which order to read it, "
     "how to add one",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -93,7 +92,7 @@ class _Told:
         tokens, text = now.token_ids[self._tokens :], now.text[self._chars :]
         if not (tokens or text or (now.finished and not self._finished)):
             return None
-        gained = copy.copy(now)
+        gained = CompletionOutput(**vars(now))
         gained.token_ids, gained.text = tokens, text
         if now.logprobs is not None:
             gained.logprobs = now.logprobs[self._tokens :]

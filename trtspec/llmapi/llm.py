@@ -136,10 +136,11 @@ class LLM:
     ) -> Any:
         """Generate for one prompt or many.
 
-        A prompt is a string, a list of token ids, ``{"prompt": str}`` or ``{"prompt_token_ids":
-        [...]}``. One SamplingParams applies to all prompts, a list has one for each. A single
-        prompt returns one RequestOutput and raises on failure. A list returns a RequestOutput for
-        each prompt: a failed one carries its ``error`` and leaves the others unharmed.
+        A prompt is a string, a list of token ids, ``{"prompt": str}``, ``{"prompt_token_ids":
+        [...]}``, or has both: ids and the text they are of. One SamplingParams applies to all
+        prompts, a list has one for each. A single prompt returns one RequestOutput and raises on
+        failure. A list returns a RequestOutput for each prompt: a failed one carries its ``error``
+        and leaves the others unharmed.
 
         ``priority``, also one for all or one for each: with ``scheduling_policy="priority"``,
         prompts with lower values begin earlier, equal ones in order of arrival. The default is 0.

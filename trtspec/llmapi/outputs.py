@@ -92,11 +92,11 @@ class CompletionOutput(_Readable):
     def add(self, gained: CompletionOutput) -> None:
         """Take in what the sequence gained: texts, tokens, logprobs and steps are appended, the
         rest is replaced."""
-        for entry in fields(self):
-            before, new = getattr(self, entry.name), getattr(gained, entry.name)
-            if entry.name in ("text", "token_ids", "logprobs", "spec_steps"):
-                new = before if not new else before + new if before else new
-            setattr(self, entry.name, new)
+        for name, new in vars(gained).items():
+            if name in ("text", "token_ids", "logprobs", "spec_steps"):
+                before = getattr(self, name)
+                new = before + new if before and new else before or new
+            setattr(self, name, new)
 
 
 @dataclass(repr=False)
