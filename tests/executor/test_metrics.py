@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.errors import EngineError
-from trtspec.executor.executor_metrics import ExecutorMetrics
+from trtspec.executor.executor_metrics import ExecutorFigures, ExecutorMetrics
 from trtspec.executor.metrics import SpeculativeMetrics
 
 STEPS = st.lists(

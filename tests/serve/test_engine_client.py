@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -141,12 +142,30 @@ def test_an_engine_that_is_lost_in_a_stream(apart: Server, monkeypatch: pytest.M
 def test_an_engine_that_cannot_serve_any_more_ends_the_server(text_model: TextModel) -> None:
     class Failing(LocalEngine):
         async def check_health(self) -> None:
-            raise EngineLostError("no replica is left")
+            raise EngineError("the worker is dead")
 
     with run_server(text_model.open, engine=Failing) as server:
         server.thread.join(30.0)
         assert not server.thread.is_alive() and server.lifecycle.exit_code == 1
-        assert server.service.detail == "no replica is left"
+        assert server.service.detail == "the worker is dead"
+
+
+def test_a_server_whose_engine_is_lost_for_now_is_not_ready_until_it_returns(
+    text_model: TextModel,
+) -> None:
+    lost = threading.Event()
+
+    class Lost(LocalEngine):
+        async def check_health(self) -> None:
+            if lost.is_set():
+                raise EngineLostError("no replica is up")
+
+    with run_server(text_model.open, engine=Lost) as server:
+        lost.set()
+        wait_until(lambda: server.get("/health").status_code == 503, "it is not ready")
+        assert server.get("/health").json()["detail"] == "no replica is up"
+        lost.clear()
+        wait_until(lambda: server.get("/health").status_code == 200, "it is ready again")
 
 
 def test_a_request_in_tokens(server: Server) -> None:

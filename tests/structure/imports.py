@@ -43,6 +43,7 @@ PLACES = {
     "pydantic": "trtspec/serve/",
     "starlette": "trtspec/serve/",
     "uvicorn": "trtspec/serve/",
+    "ray": "trtspec/serve/replicas/",
     "matplotlib": "trtspec/bench/report/picture.py",
     "rich": "trtspec/bench/report/table.py",
 }

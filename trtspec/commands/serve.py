@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from trtspec.builder.locate import find_model
 from trtspec.commands.json_flag import read_json
 from trtspec.commands.peer_flags import part_flags
 from trtspec.commands.program_parser import program_parser
+from trtspec.commands.replica_flags import RAY, add_replica_flags, replica_options
 from trtspec.commands.weight_flags import add_adapter_flags, add_weight_flags
 from trtspec.config.build_config import ADAPTER_OPTIONS, WEIGHT_OPTIONS
 from trtspec.config.speculative_keys import any_bool, any_number
@@ -22,15 +23,16 @@ from trtspec.errors import ConfigError, RequestError, TrtspecError
 from trtspec.executor.schedule.admission import POLICIES
 from trtspec.llmapi import help_texts
 from trtspec.llmapi.chat_template import template_in_file
-from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.options import LLMConfig
 from trtspec.llmapi.peer_options import part_speculation
 from trtspec.speculative.options import parse_speculative_config
-from trtspec.train.own_vocabulary import let_write
 
 _missing: ConfigError | None = None
 try:
-    from trtspec.serve import local_engine, process
+    from trtspec.serve import engine_source, process, settings
+    from trtspec.serve.engine_client import EngineClient
+    from trtspec.serve.replicas import cluster
+    from trtspec.serve.replicas import settings as replica_settings
 except ConfigError as error:  # its packages are an extra: said once the program is asked to serve
     _missing = error
 
@@ -134,6 +136,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--reasoning-parser", default="auto", help=_PARSER)
     add("--seed", type=int, help="makes the seeds of requests without one reproducible")
 
+    add_replica_flags(parser.add_argument_group("replicas").add_argument)
+
     add = parser.add_argument_group("server").add_argument
     add("--host", default="127.0.0.1", help="0.0.0.0: all interfaces (default: %(default)s)")
     add("--port", type=int, default=8000, help="(default: %(default)s)")
@@ -181,17 +185,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         options, speculation = llm_options(args), speculative_config(args)
         template = _template(args.chat_template)
         find_model(args.model)  # a wrong name is found before the port is bound
-
-        def open_engine() -> local_engine.LocalEngine:
-            if isinstance(speculation, dict):
-                asked = parse_speculative_config(speculation)
-                let_write(args.model, asked, options["tokenizer"])
-            llm = LLM(args.model, speculation, **options)
-            if template is not None:
-                llm.tokenizer.chat_template = template
-            return local_engine.LocalEngine(llm)
-
-        return int(process.serve(server_options(args), args.log_json, open_engine))
+        source = engine_source.EngineSource(args.model, speculation, options, template)
+        server = settings.ServeSettings(**server_options(args))
+        open_engine: Callable[[], EngineClient] = source.open
+        asked = replica_options(args)
+        if asked is not None:
+            replicas = replica_settings.ReplicaSettings(**asked)
+            num_gpus = 0 if args.device == "cpu" else args.tensor_parallel_size or 1
+            open_engine = cluster.replica_opener(replicas, server, source.open, num_gpus)
+        return int(process.serve(server, args.log_json, open_engine))
     except TrtspecError as error:
         print(f"trtspec-serve: {error}", file=sys.stderr)
         return 1
@@ -241,6 +243,8 @@ def llm_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.kv_transfer_config is not None:
         flag = "--kv-transfer-config"
         options["kv_transfer_config"] = read_json(args.kv_transfer_config, flag)
+    if args.distributed_executor_backend != RAY:
+        options["distributed_executor_backend"] = args.distributed_executor_backend
     for name in options.keys() & peers.keys():
         raise ConfigError(f"--{name} is given twice")
     options |= peers

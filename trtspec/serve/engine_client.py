@@ -36,6 +36,21 @@ class EngineFacts:
 
 
 @dataclass(frozen=True)
+class ReplicaFigures:
+    """Of an engine that is several replicas.
+
+    loads: of those that are up, by name. num_started: how many there have been. num_resent: of
+    requests whose replica was lost before they gained anything, sent to another one. num_lost:
+    requests that failed with their replica.
+    """
+
+    loads: Mapping[str, EngineLoad]
+    num_started: int
+    num_resent: int
+    num_lost: int
+
+
+@dataclass(frozen=True)
 class Conversation:
     """A prompt that the chat template makes; see `LLM.chat` for the options."""
 
@@ -115,13 +130,17 @@ class EngineClient(Protocol):
         """
 
     async def check_health(self) -> None:
-        """Raise EngineError if no request can be served any more."""
+        """Raise EngineError if no request can be served any more, EngineLostError if none can be
+        for now."""
 
     async def load(self) -> EngineLoad:
         """How busy the engine is now, or was when it was lost."""
 
     async def figures(self) -> ExecutorFigures:
         """The engine's figures since its start, or up to its loss."""
+
+    async def replicas(self) -> ReplicaFigures | None:
+        """Figures of replicas; None: the engine is one."""
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Load an adapter; RequestError, CheckpointError: see `LoadedAdapters.load`."""

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from trtspec.errors import TrtspecError
 from trtspec.log import logger
-from trtspec.serve.engine_client import EngineClient
+from trtspec.serve.engine_client import EngineClient, EngineLostError
 from trtspec.serve.errors import ApiError
 from trtspec.serve.service import Service, Status
 from trtspec.serve.stats import Heartbeat
@@ -134,6 +134,9 @@ class Lifecycle:
             await asyncio.sleep(_WATCH_SECONDS)
             try:
                 await engine.check_health()
+            except EngineLostError as error:
+                self.service.report_failing(str(error))
+                continue
             except TrtspecError as error:
                 self._fail(str(error))
                 return

@@ -14,7 +14,7 @@ from trtspec.llmapi.handle import GenerationHandle
 from trtspec.llmapi.llm import LLM
 from trtspec.llmapi.lora import LoRARequest
 from trtspec.llmapi.outputs import EngineLoad, RequestOutput
-from trtspec.serve.engine_client import EngineFacts, GenerateRequest
+from trtspec.serve.engine_client import EngineFacts, GenerateRequest, ReplicaFigures
 from trtspec.serve.intake import Intake
 
 
@@ -73,6 +73,9 @@ class LocalEngine:
 
     async def figures(self) -> ExecutorFigures:
         return self._llm.figures()
+
+    async def replicas(self) -> ReplicaFigures | None:
+        return None
 
     async def load_adapter(self, name: str, folder: str) -> None:
         await asyncio.to_thread(self._llm.adapters.load, name, folder)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.llmapi.outputs import EngineLoad, RequestOutput
+from trtspec.serve.engine_client import ReplicaFigures
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 _QUEUE_SECONDS = (0.001, *_SECONDS)
@@ -83,10 +84,14 @@ class ServerMetrics:
                     self._per_token.labels(self._model).observe((last - first) / (tokens - 1))
 
     def exposition(
-        self, load: EngineLoad | None = None, figures: ExecutorFigures | None = None
+        self,
+        load: EngineLoad | None = None,
+        figures: ExecutorFigures | None = None,
+        replicas: ReplicaFigures | None = None,
     ) -> bytes:
         """The metrics in Prometheus' text format, with these of the engine if it is open."""
         self._engine.load, self._engine.figures = load, figures
+        self._engine.replicas = replicas
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
@@ -104,6 +109,7 @@ class _EngineCollector(Collector):
 
     load: EngineLoad | None = None
     figures: ExecutorFigures | None = None
+    replicas: ReplicaFigures | None = None
 
     def __init__(self, prefix: str, model: str) -> None:
         self._prefix, self._model = prefix, model
@@ -160,9 +166,9 @@ class _EngineCollector(Collector):
             "engine_overlap_seconds": ("Work done during calls", figures["overlap_ms"] / 1e3),
         }
         for name, (text, value) in counters.items():
-            family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
-            family.add_metric([self._model], value)
-            yield family
+            yield self._counter(name, text, value)
+        if self.replicas is not None:
+            yield from self._of_replicas(self.replicas)
         yield self._by(
             "spec_decode_num_accepted_tokens_per_pos",
             "Draft tokens accepted at a depth, the first one being 0",
@@ -212,6 +218,31 @@ class _EngineCollector(Collector):
             "accepted",
             figures["histogram"],
         )
+
+    def _of_replicas(self, replicas: ReplicaFigures) -> Iterator[Metric]:
+        loads = replicas.loads
+        yield self._gauge("replicas_up", "Replicas that answer", len(loads))
+        yield self._counter("replicas_started", "Replicas that ever were", replicas.num_started)
+        yield self._counter(
+            "requests_resent",
+            "Requests sent to another replica, as theirs was lost before the first token",
+            replicas.num_resent,
+        )
+        yield self._counter(
+            "requests_lost", "Requests that failed with their replica", replicas.num_lost
+        )
+        for name, text, values in (
+            ("running", "Sequences in the batch", {r: of.num_running for r, of in loads.items()}),
+            ("waiting", "Sequences in the queue", {r: of.num_waiting for r, of in loads.items()}),
+        ):
+            yield self._labelled(
+                f"replica_num_requests_{name}", f"{text} of a replica", "replica", values
+            )
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])
+        family.add_metric([self._model], value)
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=["model_name"])

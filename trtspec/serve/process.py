@@ -9,10 +9,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
@@ -63,11 +62,8 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(
-    options: Mapping[str, Any], log_json: bool, open_engine: Callable[[], EngineClient]
-) -> int:
-    """`run_server` with keyword settings, logging to standard error."""
-    settings = ServeSettings(**options)
+def serve(settings: ServeSettings, log_json: bool, open_engine: Callable[[], EngineClient]) -> int:
+    """`run_server`, logging to standard error."""
     set_up_logs(log_json)
     return run_server(settings, open_engine)
 

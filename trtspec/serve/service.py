@@ -59,14 +59,14 @@ class Service:
             self.status, self.detail = Status.READY, ""
 
     def report_failing(self, reason: str | None) -> None:
-        """Every engine step fails, or (None) no longer does; has no effect unless requests are
-        being served."""
+        """No request can be served for now, or (None) one can again; has no effect unless requests
+        are being accepted."""
         if reason is not None and self.status in (Status.READY, Status.FAILING):
             if self.status is Status.READY:
                 logger.error("not ready: %s", reason)
             self.status, self.detail = Status.FAILING, reason
         elif reason is None and self.status is Status.FAILING:
-            logger.info("ready again: an engine step succeeded")
+            logger.info("ready again")
             self.status, self.detail = Status.READY, ""
 
     def ready(self) -> FrontEnd:
@@ -108,7 +108,9 @@ class Service:
         if self.front_end is None:
             return self.metrics.exposition()
         engine = self.front_end.engine
-        return self.metrics.exposition(await engine.load(), await engine.figures())
+        return self.metrics.exposition(
+            await engine.load(), await engine.figures(), await engine.replicas()
+        )
 
 
 def service_of(request: Request) -> Service:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,12 @@ from trtspec.errors import RequestError
 from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.outputs import CompletionOutput, EngineLoad, RequestOutput
-from trtspec.serve.engine_client import EngineFacts, EngineLostError, GenerateRequest
+from trtspec.serve.engine_client import (
+    EngineFacts,
+    EngineLostError,
+    GenerateRequest,
+    ReplicaFigures,
+)
 from trtspec.serve.replicas.group import ReplicaGroup
 from trtspec.serve.replicas.replica import ReplicaFacts
 from trtspec.serve.replicas.report import Report, Reports
@@ -73,18 +78,26 @@ class Scripted:
 
 def group_over(calls: Scripted, may_be_none: bool = False) -> ReplicaGroup:
     facts = EngineFacts("f", Limits(4, 64, 16), 10, ())
-    return ReplicaGroup(calls, ReplicaFacts(facts, None), 2, may_be_none, {})
+    return ReplicaGroup(calls, ReplicaFacts(facts, None, {}), 2, may_be_none)
 
 
-def run(calls: Scripted, use: Callable[[ReplicaGroup], object]) -> ReplicaGroup:
-    """Run a coroutine over a group, which is closed then."""
+def run(
+    calls: Scripted, use: Callable[[ReplicaGroup], Coroutine[None, None, None]]
+) -> tuple[int, int]:
+    """Run a coroutine over a group, which is closed then: how many requests were sent again, and
+    how many were lost."""
     group = group_over(calls)
+
+    async def whole() -> ReplicaFigures | None:
+        await use(group)
+        return await group.replicas()
+
     try:
-        asyncio.run(use(group))  # type: ignore[arg-type]
+        figures = asyncio.run(whole())
     finally:
         group.close()
-    assert not calls.num_open
-    return group
+    assert not calls.num_open and figures is not None
+    return figures.num_resent, figures.num_lost
 
 
 async def texts(group: ReplicaGroup, request: GenerateRequest = REQUEST) -> list[str]:
@@ -102,8 +115,7 @@ def test_a_request_that_gained_nothing_goes_to_another_replica(lost: list[Messag
         assert await texts(group) == ["", "x", "y"]
 
     whole = [ACCEPTED, gain("x"), gain("y", "length")]
-    group = run(Scripted(lost, lost, whole), ask)
-    assert (group.num_resent, group.num_lost) == (2, 0)
+    assert run(Scripted(lost, lost, whole), ask) == (2, 0)
 
 
 def test_a_request_that_has_begun_fails_with_its_replica() -> None:
@@ -114,8 +126,8 @@ def test_a_request_that_has_begun_fails_with_its_replica() -> None:
                 told += [output.outputs[0].text for output in outputs]
         assert told == ["", "x"]
 
-    group = run(Scripted([ACCEPTED, gain("x"), LOST], [ACCEPTED, gain("x", "length")]), ask)
-    assert (group.num_resent, group.num_lost) == (0, 1)
+    calls = Scripted([ACCEPTED, gain("x"), LOST], [ACCEPTED, gain("x", "length")])
+    assert run(calls, ask) == (0, 1)
 
 
 def test_a_request_that_ends_replicas_does_not_end_them_all() -> None:

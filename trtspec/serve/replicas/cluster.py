@@ -1,97 +1,125 @@
 """Ray: starts or joins a cluster, deploys replicas with Ray Serve, and reaches them.
 
-Only this file and its neighbours that Ray runs (`ray_replica.py`, `ray_router.py`) import Ray, and
-nothing imports them unless replicas are asked for.
+Ray is imported when replicas are asked for, and not before.
 """
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
-
-import ray
-from ray import serve
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.config import RequestRouterConfig
-from ray.serve.exceptions import RayServeException
 
 from trtspec.errors import EngineError, TrtspecError
 from trtspec.llmapi.outputs import RequestOutput
 from trtspec.log import logger
+from trtspec.optional import import_optional
 from trtspec.serve.engine_client import EngineClient, EngineLostError, GenerateRequest
 from trtspec.serve.replicas.group import ReplicaGroup
-from trtspec.serve.replicas.ray_replica import RayReplica
-from trtspec.serve.replicas.ray_router import RayRouter
-from trtspec.serve.replicas.replica import ReplicaFacts
+from trtspec.serve.replicas.replica import Replica, ReplicaFacts
 from trtspec.serve.replicas.report import Report
 from trtspec.serve.replicas.settings import ReplicaSettings
+from trtspec.serve.settings import ServeSettings
 
+_ROUTER = "trtspec.serve.replicas.ray_router.RayRouter"
 _LOCAL = "local"
 _STORE_BYTES = 2**27
 """Of a local cluster's object store, which holds no message here: they are small enough to be sent
 with the calls. Ray's own choice would be a third of the memory."""
 _MAX_ONGOING = 2**16
 """Calls that a replica takes, which is all: the server's gate bounds them, and engines queue."""
+_SIGACTION_BYTES = 512  # more than a `struct sigaction` has anywhere
 
 
-def open_replicas(
+def replica_opener(
     settings: ReplicaSettings,
+    server: ServeSettings,
     open_engine: Callable[[], EngineClient],
-    *,
-    name: str,
     num_gpus: int,
-    step_timeout: float,
-    max_failed_steps: int | None,
-    adapters: Mapping[str, str],
-) -> ReplicaGroup:
-    """Start replicas and wait until they serve.
+) -> Callable[[], EngineClient]:
+    """What a server opens its engine with: starts replicas and waits until they serve.
 
-    ``open_engine`` is sent to each; ``adapters``: those that it loads. name: of the application; an
-    earlier one of this name in the cluster is replaced. num_gpus: of each, where there are any. The
-    others: see `Replica`.
+    ``open_engine`` is sent to each of them. num_gpus: of each, where there are any. What it returns
+    raises EngineError: there is no such cluster, or a replica does not start.
 
     Raises:
-        EngineError: there is no such cluster, or a replica does not start.
+        ConfigError: Ray is not installed.
     """
-    calls = RayCalls(settings.address or os.environ.get("RAY_ADDRESS") or _LOCAL, name)
-    try:
-        calls.deploy(settings, num_gpus, (open_engine, step_timeout, max_failed_steps))
-        return ReplicaGroup(
-            calls, calls.facts(), settings.max_replicas, settings.may_be_none, adapters
-        )
-    except BaseException:
-        calls.close()
-        raise
+    _import_ray()
+
+    def open_group() -> EngineClient:
+        # Of a cluster that goes on when a server is killed, the next one replaces its replicas.
+        name = f"trtspec-{socket.gethostname()}-{server.port or os.getpid()}"
+        calls = RayCalls(settings.address or os.environ.get("RAY_ADDRESS") or _LOCAL, name)
+        try:
+            arguments = (open_engine, server.step_timeout, server.max_failed_steps)
+            calls.deploy(settings, num_gpus, arguments)
+            return ReplicaGroup(calls, calls.facts(), settings.max_replicas, settings.may_be_none)
+        except BaseException:
+            calls.close()
+            raise
+
+    return open_group
+
+
+class RayReplica(Replica):
+    """A replica in an actor of Ray Serve, which calls `check_health` now and then, and replaces the
+    actor where that fails."""
+
+    def __init__(
+        self, open_engine: Callable[[], EngineClient], step_timeout: float, max_failed_steps: int
+    ) -> None:
+        name = _import_ray().serve.get_replica_context().replica_id.unique_id
+        super().__init__(name, open_engine, step_timeout, max_failed_steps)
 
 
 class RayCalls:
     """`Calls` to a deployment of Ray Serve."""
 
     def __init__(self, address: str, name: str) -> None:
-        self._is_local = address == _LOCAL
         self._name = name
+        self._is_local = address == _LOCAL
+        # A local cluster's processes end with the thread that started them.
+        self._thread = ThreadPoolExecutor(1, "trtspec-ray")
+        self._ray = ray = _import_ray()
+        self._gone = (ray.exceptions.RayError, ray.serve.exceptions.RayServeException)
+        # Lines of this process have one form, and Ray's say what is usual here up to warnings.
+        for log_name, level in (("ray", logging.ERROR), ("ray.serve", logging.WARNING)):
+            log = logging.getLogger(log_name)
+            log.handlers, log.propagate = list(logger.handlers), False
+            log.setLevel(level)
         own: dict[str, Any] = {}
         if self._is_local:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             own = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
         try:
-            ray.init(address, log_to_driver=False, logging_level="warning", **own)
-            serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-        except (OSError, RuntimeError, ValueError, RayError) as error:
+            with _own_signals():
+                self._thread.submit(
+                    ray.init, address, log_to_driver=False, configure_logging=False, **own
+                ).result()
+            ray.serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+        except (OSError, RuntimeError, ValueError, *self._gone) as error:
             raise EngineError(
                 f"the Ray cluster {address!r} cannot be used: {error}; start one (ray start "
                 "--head), or leave --ray-address and RAY_ADDRESS out for one of this machine alone"
             ) from error
 
-    def deploy(self, settings: ReplicaSettings, num_gpus: int, engine: tuple[Any, ...]) -> None:
-        """Start replicas with these arguments; EngineError: one does not start."""
+    def deploy(self, settings: ReplicaSettings, num_gpus: int, arguments: tuple[Any, ...]) -> None:
+        """Start `RayReplica` with these arguments, as often as asked; blocks until they serve.
+
+        Raises:
+            EngineError: one does not start, or Ray refuses an option.
+        """
+        serve = self._ray.serve
         options = {"max_constructor_retry_count": 1, **settings.deployment}
         if "placement_group_bundles" not in options:
             asked = options.get("ray_actor_options", {})
-            usual = _share(settings.max_replicas, num_gpus)
-            options["ray_actor_options"] = {**usual, **asked}
+            options["ray_actor_options"] = {**self._share(settings, num_gpus), **asked}
         if settings.autoscaling is None:
             options["num_replicas"] = settings.num_replicas
         else:
@@ -103,17 +131,18 @@ class RayCalls:
                 name="replica",
                 max_ongoing_requests=_MAX_ONGOING,
                 logging_config={"log_level": "WARNING", "enable_access_log": False},
-                request_router_config=RequestRouterConfig(
-                    request_router_class=f"{RayRouter.__module__}.{RayRouter.__name__}",
-                    request_router_kwargs={"policy": settings.routing_policy},
-                ),
+                request_router_config={
+                    "request_router_class": _ROUTER,
+                    "request_router_kwargs": {"policy": settings.routing_policy},
+                },
                 **options,
             )
-            handle = serve.run(deployment.bind(*engine), name=self._name, route_prefix=None)
-        except (TypeError, ValueError, RuntimeError, RayError, RayServeException) as error:
+            self._handle = serve.run(
+                deployment.bind(*arguments), name=self._name, route_prefix=None
+            )
+        except (TypeError, ValueError, RuntimeError, *self._gone) as error:
             raise EngineError(f"replicas cannot be started: {error}") from error
-        self._handle = handle
-        self._generate = handle.options(method_name="generate", stream=True)
+        self._generate = self._handle.options(method_name="generate", stream=True)
 
     def facts(self) -> ReplicaFacts:
         """Of one of them; blocks."""
@@ -131,9 +160,9 @@ class RayCalls:
                     raise told
                 yield told
             has_ended = True
-        except RayTaskError as error:
+        except self._ray.exceptions.RayTaskError as error:
             raise EngineError(f"a replica failed: {error.cause!r}") from error
-        except (RayError, RayServeException) as error:
+        except self._gone as error:
             raise EngineLostError(
                 "the replica that served the request ended before it was done; send it again"
             ) from error
@@ -145,7 +174,7 @@ class RayCalls:
         try:
             answers = self._handle.broadcast("report").results_async(return_exceptions=True)
             return [answer for answer in await answers if isinstance(answer, Report)]
-        except RayServeException:  # there is none
+        except self._gone:  # there is none
             return []
 
     async def load_adapter(self, name: str, folder: str) -> None:
@@ -155,26 +184,46 @@ class RayCalls:
         await self._all("unload_adapter", name)
 
     def close(self) -> None:
-        with suppress(RayError, RayServeException):
-            serve.shutdown() if self._is_local else serve.delete(self._name)
-        ray.shutdown()
+        if not self._is_local:  # whose processes all end below
+            with suppress(*self._gone):
+                self._ray.serve.delete(self._name)
+        self._ray.shutdown()
+        self._thread.shutdown()
 
     async def _all(self, method: str, *arguments: Any) -> None:
+        """Call a method of all; the error of one that refuses, or that is gone."""
         try:
             await self._handle.broadcast(method, *arguments).results_async()
-        except RayTaskError as error:
+        except self._ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, TrtspecError) else error from None
-        except (RayError, RayServeException) as error:
+        except self._gone as error:
             raise EngineLostError(f"not all replicas could be asked: {error}") from error
 
+    def _share(self, settings: ReplicaSettings, num_gpus: int) -> dict[str, Any]:
+        """What a replica gets unless its options say otherwise: its part of the cluster's cores,
+        but no more than a machine has, as all ranks of an engine are processes of one; and its
+        GPUs, if there are any. Ray sets OMP_NUM_THREADS to the cores."""
+        machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        cores = [int(each.get("CPU", 0)) for each in machines]
+        share = {"num_cpus": max(1, min(max(cores), sum(cores) // settings.max_replicas))}
+        if any(each.get("GPU") for each in machines):
+            share["num_gpus"] = num_gpus
+        return share
 
-def _share(replicas: int, num_gpus: int) -> dict[str, Any]:
-    """What a replica gets by default: its part of the cluster's cores, as many as one machine has
-    at most, since all ranks of an engine are processes of one; and a GPU a rank, if there are any.
-    Ray sets OMP_NUM_THREADS to the cores."""
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cores = [int(each.get("CPU", 0)) for each in machines]
-    share = {"num_cpus": max(1, min(max(cores), sum(cores) // replicas))}
-    if any(each.get("GPU") for each in machines):
-        share["num_gpus"] = num_gpus
-    return share
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep SIGTERM as it is. Ray takes it over, below Python and from any thread, and ends the
+    process three seconds later, before a server has drained."""
+    libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(_SIGACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, kept)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGTERM, kept, None)
+
+
+def _import_ray() -> Any:
+    needed_for, install = "--distributed-executor-backend ray", "'trtspec[ray]'"
+    import_optional("ray.serve", needed_for, install)
+    return import_optional("ray", needed_for, install)

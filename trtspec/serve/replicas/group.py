@@ -13,7 +13,12 @@ from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.llmapi.outputs import EngineLoad, RequestOutput
 from trtspec.llmapi.prompts import PromptReader
 from trtspec.log import logger
-from trtspec.serve.engine_client import EngineFacts, EngineLostError, GenerateRequest
+from trtspec.serve.engine_client import (
+    EngineFacts,
+    EngineLostError,
+    GenerateRequest,
+    ReplicaFigures,
+)
 from trtspec.serve.intake import Intake
 from trtspec.serve.replicas.replica import ReplicaFacts
 from trtspec.serve.replicas.report import Report, Reports
@@ -66,24 +71,22 @@ class ReplicaGroup:
         calls: Calls,
         facts: ReplicaFacts,
         max_replicas: int,
-        may_be_none: bool,
-        adapters: Mapping[str, str],
+        may_be_none: bool = False,
     ) -> None:
         """``max_replicas``: how many there will be at most; ``may_be_none``: that there is none may
-        be by intention, and the next request starts one. ``adapters``: those that each replica
-        loads as it starts."""
-        self.reports = Reports()
-        self.num_resent = 0
-        self.num_lost = 0
+        be by intention, and the next request starts one."""
+        self._reports = Reports()
+        self._num_resent = 0
+        self._num_lost = 0
         limits = facts.engine.limits
         whole = replace(limits, max_batch_size=limits.max_batch_size * max_replicas)
         self._facts = replace(facts.engine, limits=whole)
         self._intake = Intake(PromptReader(facts.tokenizer, facts.engine.vocab_size))
         self._calls = calls
         self._may_be_none = may_be_none
-        self._adapters = dict(adapters)
+        self._adapters = dict(facts.adapters)
         self._asking: asyncio.Task[None] | None = None
-        self._asked = -_REPORT_SECONDS
+        self._asked: float | None = None
 
     @property
     def facts(self) -> EngineFacts:
@@ -112,9 +115,9 @@ class ReplicaGroup:
                 return
             except EngineLostError as error:
                 if has_gained or attempt == _ATTEMPTS:
-                    self.num_lost += 1
+                    self._num_lost += 1
                     raise
-                self.num_resent += 1
+                self._num_resent += 1
                 logger.warning("a request is sent again: %s", error)
 
     async def _told(
@@ -138,16 +141,22 @@ class ReplicaGroup:
     async def check_health(self) -> None:
         """EngineLostError while no replica is up."""
         await self._ask()
-        if not self.reports.up and not self._may_be_none:
+        if not self._reports.up and not self._may_be_none:
             raise EngineLostError("no replica is up; Ray starts others where there is room")
 
     async def load(self) -> EngineLoad:
         await self._ask()
-        return self.reports.load
+        # A replica that hangs or fails in every step is replaced, which is no failure of the group.
+        return replace(self._reports.load, step_seconds=0.0, num_failed_steps_in_a_row=0)
 
     async def figures(self) -> ExecutorFigures:
         await self._ask()
-        return self.reports.figures
+        return self._reports.figures
+
+    async def replicas(self) -> ReplicaFigures | None:
+        await self._ask()
+        loads = {name: report.load for name, report in self._reports.up.items()}
+        return ReplicaFigures(loads, self._reports.num_started, self._num_resent, self._num_lost)
 
     async def load_adapter(self, name: str, folder: str) -> None:
         await self._calls.load_adapter(name, folder)
@@ -162,18 +171,16 @@ class ReplicaGroup:
         self._calls.close()
 
     async def _ask(self) -> None:
-        """Have the replicas report, unless they did a moment ago. Only the first time is waited
+        """Have the replicas report, unless they did a moment ago. Only the first reports are waited
         for: a replica that does not answer holds nobody up."""
-        if self._asking is None or (
-            self._asking.done() and time.monotonic() - self._asked > _REPORT_SECONDS
-        ):
-            is_first = self._asking is None
+        is_new = self._asked is None or time.monotonic() - self._asked > _REPORT_SECONDS
+        if is_new and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._take_in())
-            if is_first:
-                await self._asking
+        if self._asked is None and self._asking is not None:
+            await asyncio.shield(self._asking)
 
     async def _take_in(self) -> None:
-        self.reports.take_in(await self._calls.reports())
+        self._reports.take_in(await self._calls.reports())
         self._asked = time.monotonic()
 
 

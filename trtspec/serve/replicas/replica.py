@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,12 @@ request failed, as data, so that errors of requests are none of the replica's.""
 
 @dataclass(frozen=True)
 class ReplicaFacts:
-    """What the server must know of the engines of all replicas."""
+    """What the server must know of the engines of all replicas. adapters: those that each loads as
+    it starts."""
 
     engine: EngineFacts
     tokenizer: Any
+    adapters: Mapping[str, str]
 
 
 class Replica:
@@ -34,16 +37,18 @@ class Replica:
         name: str,
         open_engine: Callable[[], EngineClient],
         step_timeout: float,
-        max_failed_steps: int | None,
+        max_failed_steps: int,
     ) -> None:
         """``step_timeout``: seconds after which a step hangs; ``max_failed_steps``: in a row. Then
-        the replica asks to be replaced. None: never because of failed steps."""
+        the replica asks to be replaced."""
         self._name = name
         self._engine = open_engine()
+        self._loading = asyncio.Lock()
         self._step_timeout, self._max_failed_steps = step_timeout, max_failed_steps
 
     async def facts(self) -> ReplicaFacts:
-        return ReplicaFacts(self._engine.facts, self._engine.intake.prompts.tokenizer)
+        engine = self._engine
+        return ReplicaFacts(engine.facts, engine.intake.prompts.tokenizer, dict(engine.adapters))
 
     async def generate(self, request: GenerateRequest, folder: str | None) -> AsyncIterator[Told]:
         """`EngineClient.generate`. ``folder``: of the request's adapter, which is loaded first if a
@@ -67,19 +72,21 @@ class Replica:
         if load.step_seconds > self._step_timeout:
             raise EngineError(f"an engine step has taken more than {self._step_timeout:g} s")
         failed, limit = load.num_failed_steps_in_a_row, self._max_failed_steps
-        if limit is not None and failed >= limit:
+        if failed >= limit:
             raise EngineError(f"{failed} engine steps in a row failed: {load.last_failure}")
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Load an adapter, unless this one is loaded."""
-        loaded = self._engine.adapters.get(name)
-        if loaded == folder:
-            return
-        if loaded is not None:
-            await self._engine.unload_adapter(name)
-        await self._engine.load_adapter(name, folder)
+        async with self._loading:
+            loaded = self._engine.adapters.get(name)
+            if loaded == folder:
+                return
+            if loaded is not None:
+                await self._engine.unload_adapter(name)
+            await self._engine.load_adapter(name, folder)
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter, if it is loaded."""
-        if name in self._engine.adapters:
-            await self._engine.unload_adapter(name)
+        async with self._loading:
+            if name in self._engine.adapters:
+                await self._engine.unload_adapter(name)
