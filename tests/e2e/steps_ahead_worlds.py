@@ -91,14 +91,14 @@ def random_world(seed: int) -> World:
         step = 0 if calm else rng.choice((0, 0, rng.randrange(9)))
         abort = rng.randrange(6) if not calm and rng.random() < 0.15 else None
         arrivals.append(Arrival(prompt, params, 100 * seed + id, ends, step, abort))
-    if not calm and rng.random() < 0.7:  # one that needs the host
+    if not calm and rng.random() < 0.8:  # one that needs the host
         one = rng.randrange(len(arrivals))
         params = replace(arrivals[one].params, logprobs=0)
         arrivals[one] = replace(arrivals[one], params=params, step=rng.randrange(1, 4))
     if calm:
         return World(tuple(arrivals), 99, 4, 76, False, True)
     return World(
-        *(tuple(arrivals), rng.choice((0, 0, 1, 3, 20)), rng.randint(1, 4)),
+        *(tuple(arrivals), rng.choice((0, 3, 6, 20, 20)), rng.choice((1, 3, 4, 4))),
         *(rng.choice((2, 12, 30, 76)), rng.random() < 0.7, False),
     )
 

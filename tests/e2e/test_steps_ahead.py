@@ -60,7 +60,7 @@ def check(engines: Engines, seeds: range) -> Counter[str]:
 
 
 # A tree; modules whose last rows are fed again; rows that read the state before them; a block.
-WORLDS = {"plain": 20, "eagle3": 30, "modules": 12, "pard2": 12, "dflash": 8}
+WORLDS = {"plain": 24, "eagle3": 32, "modules": 14, "pard2": 14, "dflash": 10}
 
 
 @pytest.mark.parametrize("name", WORLDS)
