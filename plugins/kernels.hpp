@@ -19,6 +19,7 @@
 #include <trtspec/gated_delta.hpp>
 #include <trtspec/logits_mask.hpp>
 #include <trtspec/mamba2.hpp>
+#include <trtspec/resident_step.hpp>
 #include <trtspec/sampling.hpp>
 
 #include <cstddef>
@@ -205,5 +206,13 @@ cudaError_t keep_best(const TreePool& pool, const TreeChildren& children, const 
 std::size_t marginal_trees_workspace(const MarginalTrees& params, std::int64_t candidates);
 cudaError_t marginal_trees(const MarginalTrees& params, std::int64_t candidates, void* workspace,
                            cudaStream_t stream);
+
+// -- a step of requests that the device keeps -----------------------------------------------------
+
+// The contracts of trtspec/resident_step.hpp, one launch each. Rows and logits beyond the sizes of
+// the call are not written; that they fit is not checked. Walks are not forced.
+cudaError_t pack_verify(const PackVerifyParams& params, cudaStream_t stream);
+cudaError_t pack_rollout(const PackRolloutParams& params, cudaStream_t stream);
+cudaError_t advance(const AdvanceParams& params, cudaStream_t stream);
 
 }  // namespace trtspec::cuda

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <trtspec/draft_batch.hpp>
 #include <trtspec/emission.hpp>
+#include <trtspec/row_group.hpp>
 #include <vector>
 
 namespace trtspec {

@@ -1,6 +1,6 @@
-# cmake -DFOLDER=<reports of ptxas> -P check_spills.cmake: fails if a kernel of attention or of
-# few-row products spills registers on any architecture.
-foreach(kind attention few_row)
+# cmake -DFOLDER=<reports of ptxas> -P check_spills.cmake: fails if a kernel of attention, of
+# few-row products or of a resident step spills registers on any architecture.
+foreach(kind attention few_row advance pack_rows)
   file(GLOB found "${FOLDER}/${kind}*.txt")
   if(NOT found)
     message(FATAL_ERROR "no report of ptxas on ${kind} in ${FOLDER}; build trtspec_cuda first")

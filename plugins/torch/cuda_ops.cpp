@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include <tuple>
+#include <vector>
 
 #include "../../cpp/bindings/acceptance_call.hpp"
 #include "../../cpp/bindings/attention_call.hpp"
@@ -19,6 +20,7 @@
 #include "../../cpp/bindings/kv_compact_call.hpp"
 #include "../../cpp/bindings/logits_mask_call.hpp"
 #include "../../cpp/bindings/mamba2_call.hpp"
+#include "../../cpp/bindings/resident_step_call.hpp"
 #include "../../cpp/bindings/sampling_call.hpp"
 #include "../kernels.hpp"
 
@@ -239,6 +241,43 @@ trtspec::Trees marginal_trees(const Tensor& tokens, const Tensor& gains, const T
       });
 }
 
+std::vector<Tensor> pack_verify(const Tensor& state, const Tensor& filters, const Tensor& ends,
+                                const Tensor& tables, const Tensor& items, const Tensor& chunk,
+                                const Tensor& draft_tokens, const Tensor& draft_parents,
+                                const Tensor& draft_scores, int64_t behind, int64_t rows,
+                                int64_t logits, int64_t tokens_per_block, int64_t mask_words) {
+  const c10::cuda::CUDAGuard guard(state.device());
+  const trtspec::PackVerifyCall call(state, filters, ends, tables, items, chunk, draft_tokens,
+                                     draft_parents, draft_scores, behind, rows, logits,
+                                     tokens_per_block, mask_words);
+  C10_CUDA_CHECK(trtspec::cuda::pack_verify(call.params, stream_of(state)));
+  return call.outputs;
+}
+
+std::vector<Tensor> pack_rollout(const Tensor& state, const Tensor& filters, const Tensor& tables,
+                                 const Tensor& pairs, const Tensor& items, int64_t behind,
+                                 int64_t rows, int64_t tokens_per_block, int64_t mask_words) {
+  const c10::cuda::CUDAGuard guard(state.device());
+  const trtspec::PackRolloutCall call(state, filters, tables, pairs, items, behind, rows,
+                                      tokens_per_block, mask_words);
+  C10_CUDA_CHECK(trtspec::cuda::pack_rollout(call.params, stream_of(state)));
+  return call.outputs;
+}
+
+std::vector<Tensor> advance(const Tensor& state, const Tensor& pairs, const Tensor& ends,
+                            const Tensor& tables, const Tensor& items, const Tensor& chunk,
+                            const Tensor& query_start, const Tensor& row_start,
+                            const Tensor& tokens, const Tensor& parents, const Tensor& sampled,
+                            const Tensor& accepted_rows, const Tensor& num_emitted,
+                            int64_t tokens_per_block, int64_t behind, int64_t not_final) {
+  const c10::cuda::CUDAGuard guard(state.device());
+  const trtspec::AdvanceCall call(state, pairs, ends, tables, items, chunk, query_start, row_start,
+                                  tokens, parents, sampled, accepted_rows, num_emitted,
+                                  tokens_per_block, behind, not_final);
+  C10_CUDA_CHECK(trtspec::cuda::advance(call.params, stream_of(state)));
+  return call.outputs;
+}
+
 void force_attention_tiles(int64_t tiles) {
   TORCH_CHECK(tiles >= 0 && tiles <= 3,
               "tiles must be 0 (chosen), 1 (narrow), 2 (wide) or 3 (prefix), got ", tiles);
@@ -265,4 +304,7 @@ TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("expand_tree", &expand_tree);
   m.impl("keep_best", &keep_best);
   m.impl("marginal_trees", &marginal_trees);
+  m.impl("pack_verify", &pack_verify);
+  m.impl("pack_rollout", &pack_rollout);
+  m.impl("advance", &advance);
 }

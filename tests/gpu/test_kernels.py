@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from trtspec.bench.gpu_bringup.attention import TILES, force
 from trtspec.config.tree import TreeShape
@@ -25,8 +26,10 @@ from trtspec.ops import (
     mamba2_reference,
     paged_tree_attention,
 )
+from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.build_tree import expand_tree, keep_best, marginal_trees
 from trtspec.ops.quantised_cache import paged_tree_attention_8bit
+from trtspec.ops.resident_step import ResidentTensors, advance, pack_rollout, pack_verify
 from trtspec.ops.sampling import (
     draft_candidates,
     draft_candidates_reference,
@@ -37,6 +40,12 @@ from trtspec.ops.state_walk import StateWalk
 from trtspec.speculative.marginals import MarginalTree
 
 from ..ops import state_calls, tree_calls
+from ..ops.resident_step_reference import (
+    advance_reference,
+    pack_rollout_reference,
+    pack_verify_reference,
+)
+from ..ops.test_resident_step import VOCAB, assert_equal, drawn
 
 pytestmark = [
     pytest.mark.gpu,
@@ -408,3 +417,43 @@ def test_states(dtype: torch.dtype, case: str) -> None:
     state = noise(states, heads, size * gate.shape[1] // heads, seed=10)
     given = [x, steps, gate, a_log, dt_bias, skip, state, torch.zeros_like(steps).unsqueeze(1)]
     compare(mamba2, mamba2_reference, given, groups)
+
+
+# -- steps of requests that the device keeps ----------------------------------------------------
+
+
+def test_resident_step() -> None:
+    """Packing, and what becomes of random samples, bit for bit."""
+    for seed in range(40):
+        case = drawn(seed)
+        behind, not_final = case.rule
+        own, items, chunk, draft, tables = on_cuda(
+            (case.copied, case.items, case.chunk, case.draft, case.tables)
+        )
+        sizes = {"behind": behind, "num_rows": 9 * len(case.items) + 3, **case.sizes}
+        fed = pack_rollout(own, tables[1], items, **sizes)
+        expected = pack_rollout_reference(case.kept, case.tables[1], case.items, **sizes)
+        assert_equal(on_cpu(fed), expected)
+        sizes |= {"num_rows": case.padding, "num_logits": case.padding}
+        call = pack_verify(own, tables[0], items, chunk, draft, **sizes)
+        given = case.tables[0], case.items, case.chunk
+        want = pack_verify_reference(case.kept, *given, case.draft, **sizes)
+        assert_equal(on_cpu(call), want)
+        noise = torch.Generator().manual_seed(seed)
+        sampled = torch.randint(-1, VOCAB, (case.padding,), generator=noise)
+        walk = sampled, *accept_trees(sampled, want.tokens, want.parents, want.row_start, 72)
+        rule = {"behind": behind, "not_final": not_final}
+        rule["tokens_per_block"] = case.sizes["tokens_per_block"]
+        found = advance(own, tables[0], items, chunk, call, *on_cuda(walk), **rule)
+        kept: ResidentTensors = case.copied
+        assert_equal(on_cpu(found), advance_reference(kept, *given, want, *walk, **rule))
+        assert_equal(on_cpu(own), kept)
+
+
+def on_cuda(nested: Any) -> Any:
+    """The tensors of nested tuples, on the device."""
+    return tree_map(Tensor.cuda, nested)
+
+
+def on_cpu(nested: Any) -> Any:
+    return tree_map(Tensor.cpu, nested)

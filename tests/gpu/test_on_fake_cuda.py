@@ -56,6 +56,7 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     *((test_kernels.test_growth, {"is_static": is_static}) for is_static in (False, True)),
     (test_kernels.test_marginal_trees, {"shape": TreeShape(4, 5, 60)}),
     (test_kernels.test_kv_compact, {"dtype": torch.bfloat16}),
+    (test_kernels.test_resident_step, {}),
     (test_kernels.test_states, {"dtype": torch.bfloat16, "case": "mixed"}),
     (test_cuda_ops.test_sample, {"rows": 5, "vocab": 99}),
     (test_cuda_ops.test_mask_logits, {"rows": 5, "vocab": 99}),

@@ -134,14 +134,14 @@ def _draft(rng: random.Random, count: int, nodes: int) -> Draft:
     return Draft(tokens.reshape(count, nodes), parents, scores)
 
 
-def _equal(found: Any, expected: Any) -> None:
+def assert_equal(found: Any, expected: Any) -> None:
     """Tensors in nested tuples, which have the same dtypes, shapes and values."""
     if isinstance(found, Tensor):
         assert found.dtype == expected.dtype and torch.equal(found, expected), (found, expected)
         return
     assert len(found) == len(expected)
     for own, other in zip(found, expected, strict=True):
-        _equal(own, other)
+        assert_equal(own, other)
 
 
 def test_a_step_is_what_the_reference_says() -> None:
@@ -153,12 +153,14 @@ def test_a_step_is_what_the_reference_says() -> None:
         behind, not_final = case.rule
         of_rollout = {"behind": behind, "num_rows": 9 * len(case.items) + 3, **case.sizes}
         fed = pack_rollout(case.kept, case.tables[1], case.items, **of_rollout)
-        _equal(fed, pack_rollout_reference(case.kept, case.tables[1], case.items, **of_rollout))
+        assert_equal(
+            fed, pack_rollout_reference(case.kept, case.tables[1], case.items, **of_rollout)
+        )
         rolled += int(fed.rows[4][-1] > 0)
         given = case.kept, case.tables[0], case.items, case.chunk, case.draft
         sizes = {"num_rows": case.padding, "num_logits": case.padding, "behind": behind}
         call = pack_verify(*given, **sizes, **case.sizes)
-        _equal(call, pack_verify_reference(*given, **sizes, **case.sizes))
+        assert_equal(call, pack_verify_reference(*given, **sizes, **case.sizes))
         sampled = torch.randint(-1, VOCAB, (case.padding,), generator=_seeded(seed))
         # Follow the tree, as otherwise few nodes are accepted.
         for row, parent in enumerate(call.parents.tolist()):
@@ -171,8 +173,8 @@ def test_a_step_is_what_the_reference_says() -> None:
         kinds = {"behind": behind, "not_final": not_final}
         block = case.sizes["tokens_per_block"]
         found = advance(own, *rest, tokens_per_block=block, **kinds)
-        _equal(found, advance_reference(other, *rest, tokens_per_block=block, **kinds))
-        _equal(own, other)
+        assert_equal(found, advance_reference(other, *rest, tokens_per_block=block, **kinds))
+        assert_equal(own, other)
         emitted += int(found.result[:, 0].sum())
         full += int((own.state[:, depth] != case.kept.state[:, depth]).sum())
     assert rolled > 20 and emitted > 150 and full > 2, (rolled, emitted, full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,24 @@ def test_where_nvcc_is_looked_for(
     monkeypatch.setenv("CUDACXX", "/named/nvcc")
     assert find_nvcc("13.0", str(in_path.parent)) == "/named/nvcc"
     assert capsys.readouterr().out == ""
+
+
+def test_installed_sources_include_each_other(setup_names: dict[str, Any], tmp_path: Path) -> None:
+    """All but what the emulator has instead of PTX, behind a condition."""
+    setup_names["copy_cuda_sources"](tmp_path)
+    missing = {
+        name
+        for file in tmp_path.rglob("*.*")
+        for name in re.findall(r"(?m)^#include [<\"](\S+\.(?:hpp|cuh))", file.read_text())
+        if not any(
+            (folder / name).is_file()
+            for folder in (
+                *(file.parent, tmp_path / "plugins", tmp_path / "plugins" / "kernels"),
+                *(tmp_path / "cpp" / "include", tmp_path / "cpp" / "ops"),
+            )
+        )
+    }
+    assert missing == {"ptx.hpp"}
 
 
 @pytest.mark.skipif(

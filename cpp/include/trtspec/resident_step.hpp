@@ -12,7 +12,7 @@
 #pragma once
 
 #include <cstdint>
-#include <trtspec/row_group.hpp>
+#include <trtspec/row_arrays.hpp>
 
 namespace trtspec {
 

@@ -5,18 +5,10 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
+#include <trtspec/row_arrays.hpp>
 #include <trtspec/tree_view.hpp>
 
 namespace trtspec {
-
-// The fixed sizes of an engine's inputs. is_slots: a sequence has one slot of tokens_per_block
-// positions in place of blocks.
-struct CacheLayout {
-  std::int64_t tokens_per_block;
-  std::int64_t blocks_per_sequence;
-  std::int64_t mask_words;
-  bool is_slots = false;
-};
 
 // The rows of one request: tokens behind its committed ones, then the nodes of its tree. A tree
 // needs its root to be the only token. last_logits: the logits of the last token and of every node
@@ -38,21 +30,6 @@ struct RowGroup {
   std::int32_t adapter = -1;
 
   std::int64_t num_rows() const { return std::ssize(tokens) + tree.size(); }
-};
-
-// The inputs of a call that are written row by row (trtspec/backends/inputs.py): T rows, B requests,
-// R rows whose logits are wanted.
-struct RowArrays {
-  std::int64_t* input_ids;      // [T]
-  std::int64_t* positions;      // [T]
-  std::int64_t* slot_mapping;   // [T]
-  std::int32_t* block_tables;   // [B, M]; -1 behind a request's blocks
-  std::int32_t* query_start;    // [B + 1]
-  std::int32_t* context_lens;   // [B]
-  bool* is_tree;                // [B]
-  std::int64_t* tree_mask;      // [T, W]
-  std::int64_t* logits_rows;    // [R]; null if none are wanted
-  std::int32_t* adapters;       // [T]; may be null
 };
 
 // Writes the rows of one request behind those of others.

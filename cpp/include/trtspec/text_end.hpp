@@ -4,10 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <trtspec/finish_reason.hpp>
 
 namespace trtspec {
-
-enum class FinishReason { none, stop, length, error, abort };
 
 // How many of the tokens that a step emits belong to a text, the one that ends it included, and why
 // it ends with the last of these; `none` if it goes on.
