@@ -120,6 +120,10 @@ struct FewRowParams {
 std::size_t few_row_linear_workspace(const FewRowParams& params);
 cudaError_t few_row_linear(const FewRowParams& params, void* workspace, cudaStream_t stream);
 
+// The weight that packed values stand for, [N, K] in `params.dtype`, rounded once, into params.out:
+// for the products of more rows. Of params only what concerns weights counts; K may be any.
+cudaError_t few_row_dequantise(const FewRowParams& params, cudaStream_t stream);
+
 // -- states -------------------------------------------------------------------------------------
 
 // The contracts of trtspec::causal_conv, gated_delta and mamba2; `params` itself lies on the host,

@@ -18,4 +18,12 @@ cudaError_t launch_e2m1_weights(const FewRowArgs& args, cudaStream_t stream) {
   return launch_few_rows<E2M1Weights>(args, stream);
 }
 
+cudaError_t dequantise_e4m3(const FewRowParams& p, cudaStream_t stream) {
+  return launch_dequantise<E4M3Weights>(p, stream);
+}
+
+cudaError_t dequantise_e2m1(const FewRowParams& p, cudaStream_t stream) {
+  return launch_dequantise<E2M1Weights>(p, stream);
+}
+
 }  // namespace trtspec::cuda

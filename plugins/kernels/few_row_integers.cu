@@ -18,4 +18,12 @@ cudaError_t launch_int4_weights(const FewRowArgs& args, cudaStream_t stream) {
   return launch_few_rows<Int4Weights>(args, stream);
 }
 
+cudaError_t dequantise_int8(const FewRowParams& p, cudaStream_t stream) {
+  return launch_dequantise<Int8Weights>(p, stream);
+}
+
+cudaError_t dequantise_int4(const FewRowParams& p, cudaStream_t stream) {
+  return launch_dequantise<Int4Weights>(p, stream);
+}
+
 }  // namespace trtspec::cuda

@@ -1,4 +1,4 @@
-// few_row_linear: how its inputs are split, and the sums of the splits.
+// few_row_linear: how its inputs are split, and the sums of the splits; and what its weights are.
 #include <kernels.hpp>
 
 #include "few_row_launch.hpp"
@@ -24,12 +24,16 @@ int splits_of(const FewRowParams& p) {
 
 int row_tiles_of(const FewRowParams& p) { return static_cast<int>(divide_up(p.rows, 8)); }
 
-bool is_valid(const FewRowParams& p) {
+bool has_valid_weights(const FewRowParams& p) {
   const std::int64_t group = p.group_size;
   const bool is_group = group == 0 || (group >= 16 && group <= 256 && (group & (group - 1)) == 0);
-  return p.rows <= kFewRows && p.in_features > 0 && p.in_features % 8 == 0 && is_group &&
-         p.dtype != DType::f32 && !(p.swiglu && p.out_features % kPairOutputs != 0) &&
+  return p.in_features > 0 && p.dtype != DType::f32 && is_group &&
          !(p.zeros != nullptr && p.offsets != nullptr);
+}
+
+bool is_valid(const FewRowParams& p) {
+  return has_valid_weights(p) && p.rows <= kFewRows && p.in_features % 8 == 0 &&
+         !(p.swiglu && p.out_features % kPairOutputs != 0);
 }
 
 // A warp adds the sums of a pair of tiles and a tile of rows.
@@ -87,6 +91,19 @@ cudaError_t few_row_linear(const FewRowParams& params, void* workspace, cudaStre
   const auto blocks =
       static_cast<unsigned>(divide_up(args.pairs * args.row_tiles, kFewRowWarps));
   return launch(add_splits, blocks, kFewRowThreads, 0, stream, args);
+}
+
+cudaError_t few_row_dequantise(const FewRowParams& params, cudaStream_t stream) {
+  if (!has_valid_weights(params)) return cudaErrorInvalidValue;
+  if (params.out_features <= 0) return cudaSuccess;
+  switch (params.values) {
+    case WeightValues::rows: break;  // they are what this makes
+    case WeightValues::int8: return dequantise_int8(params, stream);
+    case WeightValues::int4: return dequantise_int4(params, stream);
+    case WeightValues::e4m3: return dequantise_e4m3(params, stream);
+    case WeightValues::e2m1: return dequantise_e2m1(params, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace trtspec::cuda

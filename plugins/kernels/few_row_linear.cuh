@@ -83,6 +83,9 @@ struct FewRowStage {
   static constexpr int kRowBytes = sizeof(T) * kRowTiles * 8 * kRowStride;
   static constexpr int kBytes = kRowBytes + kFewRowWarps * Weights::kWarpBytes;
   static constexpr std::size_t kSharedBytes = std::size_t{Weights::kStages} * kBytes;
+  // Of a multiprocessor, which registers must do for. Left to itself the compiler spills some to
+  // fit in one more.
+  static constexpr int kBlocks = kRowTiles <= 2 ? 4 : 2;
 };
 
 // Starts copying the stage's inputs of the block's rows; zeros beyond them.
@@ -103,7 +106,7 @@ __device__ void copy_rows(const FewRowParams& p, int first_row, int stage, unsig
 }
 
 template <class T, class Weights, int kRowTiles>
-__global__ void __launch_bounds__(kFewRowThreads)
+__global__ void __launch_bounds__(kFewRowThreads, FewRowStage<T, Weights, kRowTiles>::kBlocks)
     few_row_product(const __grid_constant__ FewRowArgs args) {
   using Stage = FewRowStage<T, Weights, kRowTiles>;
   const FewRowParams& p = args.p;

@@ -152,20 +152,13 @@ struct Case {
     }
   }
 
-  // The outputs of rows first .. first + count - 1, as bytes.
-  std::vector<unsigned char> run(int first, int count) {
-    const std::size_t row_bytes = std::size_t(width) * size_of(sizes.out_dtype);
-    std::vector<unsigned char> out(std::size_t(count) * row_bytes);
+  FewRowParams params() {
     FewRowParams p{};
-    p.x = x.data() + std::size_t(first * sizes.inputs) * size_of(sizes.dtype);
     p.weight = sizes.values == WeightValues::rows ? rows.data() : packed.data();
     p.scales = scales.data();
     p.zeros = sizes.with.zeros ? zeros.data() : nullptr;
     p.offsets = sizes.with.offsets ? offsets.data() : nullptr;
     p.bias = sizes.with.around ? bias.data() : nullptr;
-    p.residual = sizes.with.around ? residual.data() + std::size_t(first) * row_bytes : nullptr;
-    p.out = out.data();
-    p.rows = count;
     p.in_features = sizes.inputs;
     p.out_features = sizes.outputs;
     p.group_size = sizes.group;
@@ -174,9 +167,37 @@ struct Case {
     p.out_dtype = sizes.out_dtype;
     p.scale_dtype = sizes.scale_dtype;
     p.swiglu = sizes.with.swiglu;
+    return p;
+  }
+
+  // The outputs of rows first .. first + count - 1, as bytes.
+  std::vector<unsigned char> run(int first, int count) {
+    const std::size_t row_bytes = std::size_t(width) * size_of(sizes.out_dtype);
+    std::vector<unsigned char> out(std::size_t(count) * row_bytes);
+    FewRowParams p = params();
+    p.x = x.data() + std::size_t(first * sizes.inputs) * size_of(sizes.dtype);
+    p.residual = sizes.with.around ? residual.data() + std::size_t(first) * row_bytes : nullptr;
+    p.out = out.data();
+    p.rows = count;
     std::vector<float> workspace(few_row_linear_workspace(p) / sizeof(float) + 4, NAN);
     CHECK_EQ(few_row_linear(p, workspace.data(), nullptr), cudaSuccess);
     return out;
+  }
+
+  // Rounds the weights as few_row_dequantise does.
+  bool dequantises() {
+    Floats found(sizes.dtype, weights.size()), expected(sizes.dtype, weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) expected.set(i, weights[i]);
+    FewRowParams p = params();
+    p.out = found.data();
+    CHECK_EQ(few_row_dequantise(p, nullptr), cudaSuccess);
+    const double step = sizes.dtype == DType::bf16 ? 0.004 : 0.0005;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (!(std::fabs(found.get(i) - expected.get(i)) <= step * std::fabs(expected.get(i)) + 1e-7)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   double sum(int row, int output) const {
@@ -220,6 +241,7 @@ void check(const Sizes& sizes, unsigned seed) {
                 int(sizes.dtype), int(sizes.out_dtype), sizes.outputs, sizes.inputs, sizes.group,
                 worst);
   }
+  if (sizes.values != WeightValues::rows) CHECK(given.dequantises());
   const std::size_t row_bytes = all.size() / kRows;
   for (const auto& [first, count] : {std::pair{5, 1}, {40, 7}, {0, 8}, {50, 13}, {7, 30}}) {
     const std::vector<unsigned char> some = given.run(first, count);

@@ -104,7 +104,7 @@ def test_defaults_are_resolved_with_reasons() -> None:
     resolved, reasons = resolve_build(BuildConfig(), MODEL)
     assert resolved == BuildConfig(
         *("bfloat16", 8, 512, 2048, 16, "aoti"),
-        **dict.fromkeys((w for w in WEIGHT_OPTIONS if w != "weight_group_size"), "bfloat16"),
+        **dict.fromkeys((w for w in WEIGHT_OPTIONS if w.endswith("dtype")), "bfloat16"),
         weight_group_size=0,
     )
     assert [r.split(":")[0] for r in reasons] == [

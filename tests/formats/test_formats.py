@@ -15,6 +15,7 @@ from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.choose import formats_of, resolve_weights
+from trtspec.formats.few_row import FewRowFormat, TiledFormat
 from trtspec.formats.plain import PANELS, ROWS
 from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight
@@ -26,6 +27,9 @@ FORMATS: dict[str, WeightFormat] = {
     "int8": QuantisedFormat(WeightStorage(8), rounds_inputs=False),
     "int8-groups": QuantisedFormat(WeightStorage(8, 32), rounds_inputs=False),
     "int4": QuantisedFormat(WeightStorage(4, 32, "float16"), rounds_inputs=False),
+    "rows-few": FewRowFormat(),
+    "int8-tiles": TiledFormat(WeightStorage(8)),
+    "int4-tiles": TiledFormat(WeightStorage(4, 32, "float16")),
 }
 N, K = 70, 96  # no multiple of a panel; three groups
 CPU = Place("aoti", "cpu", runs_ops=True)
@@ -58,7 +62,7 @@ def test_the_product_is_that_of_the_reference(name: str) -> None:
     buffers = loaded(kind, StoredWeight("a", weight[:30]), StoredWeight("b", weight[30:]))
     exact = kind.dequantised(buffers, N, K)
     assert torch.equal(exact, weight) != kind.is_rounded
-    step = 4 / (1 << 3 if name == "int4" else 1 << 7)  # of the largest values
+    step = 4 / (1 << 3 if name.startswith("int4") else 1 << 7)  # of the largest values
     torch.testing.assert_close(exact, weight, rtol=0, atol=step * kind.is_rounded)
     for gated in (False, True):
         x = random(5, K * (1 + gated), seed=4)
@@ -83,7 +87,9 @@ def test_a_row_has_its_bits_alone(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_quantised_weights_are_taken_as_they_are(name: str) -> None:
     kind = FORMATS[name]
-    values = torch.randint(*((-8, 8) if name == "int4" else (-127, 128)), (N, K), dtype=torch.int8)
+    values = torch.randint(
+        *((-8, 8) if name.startswith("int4") else (-127, 128)), (N, K), dtype=torch.int8
+    )
     scales = (random(N, 1).abs() + 0.1).half().float()
     tensors = {"a": QuantisedTensor(values, scales)}
     part = StoredWeight.read(tensors, "a")
@@ -103,9 +109,9 @@ def test_what_a_pass_reads(name: str) -> None:
     kind = FORMATS[name]
     stored = sum(x.nbytes for x in loaded(kind, StoredWeight("a", random(N, K))).values())
     assert N * K // 2 <= kind.bytes(N, K, torch.float32) <= stored
-    assert kind.bytes(128, K, torch.float32) == sum(
+    assert kind.bytes(128, 2 * K, torch.float32) == sum(
         s.dtype.itemsize * torch.Size(s.shape).numel()
-        for s in kind.storage(128, K, torch.float32).values()
+        for s in kind.storage(128, 2 * K, torch.float32).values()
     )
     ids = torch.tensor([0, 69, 64])
     buffers = loaded(kind, StoredWeight("a", random(N, K)))

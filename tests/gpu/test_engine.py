@@ -13,6 +13,8 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.device import compute_capability, device_problem
 from trtspec.backends.verifying import VerifyingSession
+from trtspec.formats.few_row import FewRowFormat, TiledFormat
+from trtspec.models.linear import Linear
 
 from .. import inside
 from ..e2e.eagle_heads import eagle, random_eagle3
@@ -196,3 +198,22 @@ def test_bfloat16_logits_are_not_rounded(models: TinyModels) -> None:
         logits = module.head(hidden)
         assert logits.dtype == torch.float32
         assert not torch.equal(logits, logits.bfloat16().float())
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+def test_few_row_products(models: TinyModels, weights: str) -> None:
+    """By kernels of trtspec, of floats and of weights that are kept quantised."""
+    options = {"dtype": "bfloat16", "few_row_products": True, "weight_dtype": weights}
+    with open_gpu(models, ngram(4), **options) as llm:
+        texts = tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False))
+        assert all(len(text) == 32 for text in texts)
+        assert_no_leak(llm)
+        layers = [m for m in innermost(llm)._module.modules() if isinstance(m, Linear)]
+        kind = FewRowFormat if weights == "auto" else TiledFormat
+        assert {type(layer.format) for layer in layers} == {kind}
+        for layer, rows in zip(layers, (1, 64, 65), strict=False):
+            on_cpu = {name: buffer.cpu() for name, buffer in layer.weights.items()}
+            exact = layer.format.dequantised(on_cpu, layer.out_features, layer.in_features)
+            x = torch.randn(rows, layer.in_features).bfloat16()
+            found = layer(x.cuda(), torch.float32).cpu()
+            torch.testing.assert_close(found, x.float() @ exact.T, rtol=1e-2, atol=1e-2)

@@ -4,6 +4,7 @@ where decisions are made, a float64 reference to rounding where sums are."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from trtspec.ops import (
 )
 from trtspec.ops.acceptance import accept_trees
 from trtspec.ops.build_tree import expand_tree, keep_best, marginal_trees
+from trtspec.ops.few_row_linear import FEW_ROWS, Values, few_row_linear, pack_tiles
+from trtspec.ops.linear_quantised import pack_groups
 from trtspec.ops.quantised_cache import paged_tree_attention_8bit
 from trtspec.ops.resident_step import ResidentTensors, advance, pack_rollout, pack_verify
 from trtspec.ops.sampling import (
@@ -457,3 +460,29 @@ def on_cuda(nested: Any) -> Any:
 
 def on_cpu(nested: Any) -> Any:
     return tree_map(Tensor.cpu, nested)
+@pytest.mark.parametrize("values", Values)
+def test_few_row_linear(values: Values) -> None:
+    """A row has its bits alone and among others, up to the rows that torch multiplies."""
+    n, k, size = 288, 1088, 0 if values is Values.rows else 32
+    x = torch.randn(FEW_ROWS + 1, k).bfloat16().cuda()
+    given: dict[str, Any] = {"values": values}
+    if values is Values.rows:
+        weight = torch.randn(n, k).bfloat16() / k**0.5
+    else:
+        patterns = torch.randint(1 << min(values.bits, 6), (n, k), dtype=torch.uint8)
+        weight = pack_tiles(patterns, values.bits)
+        scales = pack_groups(torch.rand(n, k // size) / k**0.5 / 8)
+        given |= {"group_size": size, "scales": scales.cuda()}
+    weight, bias = weight.cuda(), torch.randn(n).bfloat16().cuda()
+    on_cpu = {name: x.cpu() if isinstance(x, Tensor) else x for name, x in given.items()}
+    for swiglu in (False, True):
+        call = partial(few_row_linear, weight=weight, bias=bias, out_features=n)
+        call = partial(call, out_dtype=torch.float32, swiglu=swiglu, **given)
+        want = few_row_linear(
+            x.cpu(), weight.cpu(), bias.cpu(), n, torch.float32, swiglu=swiglu, **on_cpu
+        )
+        few, many = call(x[:FEW_ROWS]), call(x)
+        torch.testing.assert_close(few.cpu(), want[:FEW_ROWS], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(many.cpu(), want, rtol=2e-2, atol=2e-2)
+        for first, rows in ((0, 1), (7, 9), (20, 33)):
+            assert torch.equal(call(x[first : first + rows]), few[first : first + rows])

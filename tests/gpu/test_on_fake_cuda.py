@@ -18,6 +18,7 @@ from trtspec.backends.tensorrt import options as tensorrt_options
 from trtspec.config.tree import TreeShape
 from trtspec.ops import cuda_ops
 from trtspec.ops.acceptance import accept
+from trtspec.ops.few_row_linear import Values
 from trtspec.ops.kv_compact import kv_compact
 from trtspec.ops.sampling import draft_candidates, sample
 
@@ -58,6 +59,7 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_kernels.test_kv_compact, {"dtype": torch.bfloat16}),
     (test_kernels.test_resident_step, {}),
     (test_kernels.test_states, {"dtype": torch.bfloat16, "case": "mixed"}),
+    (test_kernels.test_few_row_linear, {"values": Values.int4}),
     (test_cuda_ops.test_sample, {"rows": 5, "vocab": 99}),
     (test_cuda_ops.test_mask_logits, {"rows": 5, "vocab": 99}),
     (test_cuda_ops.test_draft_candidates, {"rows": 5, "vocab": 99, "k": 4, "is_mapped": False}),
@@ -79,6 +81,7 @@ ENGINES: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_engine.test_requests_come_and_go, {}),
     (test_engine.test_logprobs_are_those_of_the_cpu, {}),
     (test_engine.test_bfloat16_logits_are_not_rounded, {}),
+    (test_engine.test_few_row_products, {"weights": "int8"}),
 ]
 TENSORRT: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_tensorrt.test_the_texts_of_aoti, {"graphs": True}),

@@ -179,7 +179,7 @@ def plan_build(
     assert length is not None, "a resolved build says it"
     target = target.for_length(length)
     backend = backend_named(build.backend)
-    place = place_of(backend, build.device)
+    place = place_of(backend, build.device, build)
     kept = partial(kept_storage, config, place=place, floats=build.dtype)
     target = replace(target, storage=kept(target.storage))
     caches = cache_dtype_of(build)

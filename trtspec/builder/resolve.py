@@ -32,10 +32,20 @@ little is left of keys that a bias makes large and alike (Qwen 2's: 0.2 nats at 
 """
 
 
-def place_of(backend: Backend, device: str) -> Place:
-    """Where the networks of a build run."""
+def place_of(backend: Backend, device: str, build: BuildConfig) -> Place:
+    """Where the networks of a build run.
+
+    Raises:
+        ConfigError: few_row_products, where there are none.
+    """
     with_ops = tuple(each.name for each in backends().values() if each.runs_ops)
-    return Place(backend.name, device, backend.runs_ops, with_ops)
+    few_rows = build.few_row_products
+    if few_rows and (device != "cuda" or not backend.runs_ops):
+        raise ConfigError(
+            f"few_row_products=True on backend {backend.name!r} and device {device!r}: those are "
+            f"kernels for CUDA, which {' and '.join(with_ops)} call; leave it out"
+        )
+    return Place(backend.name, device, backend.runs_ops, with_ops, few_rows, build.dtype)
 
 
 def resolve_build(
@@ -51,9 +61,10 @@ def resolve_build(
         logger.warning("%s", reasons[-1])
     dtype = floats = config.dtype
     device, reason = backend.resolve_device(config.device)
+    place = place_of(backend, device, config)
     if dtype == "auto":
         floats, why = _usual_floats(model.dtype, backend, device)
-        dtype, floats = usual_dtypes(config, model.storage, floats)
+        dtype, floats = usual_dtypes(config, model.storage, place, floats)
         if dtype != floats:
             why = (
                 "around quantised weights more bits cost next to nothing; weights that stay floats "
@@ -69,7 +80,7 @@ def resolve_build(
         reasons.append(f"device {device}: {reason}")
     backend.check_options(options, dtype)
 
-    place = place_of(backend, device)
+    place = replace(place, dtype=dtype)
     kept = kept_storage(config, model.storage, place, floats)
     config, choice = resolve_weights(config, dtype, model.storage, place, floats)
     reasons += choice

@@ -35,6 +35,11 @@ def add_weight_flags(add: Callable[..., Any], between: str = "_") -> None:
             "help": f"in what quantised weights are multiplied: {one_of(activation_dtypes())}; "
             "auto (default): inputs rounded to 8 bits, else --dtype"
         },
+        "few_row_products": {
+            "action": "store_true",
+            "help": "on CUDA, multiply few rows by kernels of trtspec, which keep quantised "
+            "weights; not run on a GPU yet",
+        },
     }
     for name in WEIGHT_OPTIONS:
         add(f"--{name.replace('_', between)}", **given[name])

@@ -26,6 +26,7 @@ WEIGHT_OPTIONS = (
     "head_weight_dtype",
     "embedding_weight_dtype",
     "activation_dtype",
+    "few_row_products",
 )
 """The options about storing and multiplying weights."""
 
@@ -73,7 +74,9 @@ class BuildConfig:
     of the vocabulary head; auto: as the other layers, or with more bits. embedding_weight_dtype:
     that of the embedding tables; auto: as in the checkpoint. activation_dtype: in what products
     with quantised weights are computed: int8 (dynamic activation quantisation, per row), dtype, or
-    auto: int8 where the format has such products. kv_cache_dtype: see `KvCacheConfig.dtype`.
+    auto: int8 where the format has such products. few_row_products: on CUDA, multiply few rows by
+    kernels of trtspec, which keep quantised weights too; they have not run on a GPU yet, so that
+    nothing uses them by default. kv_cache_dtype: see `KvCacheConfig.dtype`.
     tensor_parallel_size: processes of one host that the target is split over.
     enable_expert_parallel: split mixtures by whole experts instead of splitting each expert.
     enable_lora: requests may have low-rank adapters; max_loras of them lie beside the weights at
@@ -93,6 +96,7 @@ class BuildConfig:
     head_weight_dtype: str = "auto"
     embedding_weight_dtype: str = "auto"
     activation_dtype: str = "auto"
+    few_row_products: bool = False
     kv_cache_dtype: str = "auto"
     tensor_parallel_size: int = 1
     enable_expert_parallel: bool = False

@@ -103,13 +103,16 @@ class Place:
     """Where products run.
 
     backend: by name. runs_ops: whether networks call the ops of trtspec there. with_ops: the names
-    of the backends where they do, for messages.
+    of the backends where they do, for messages. few_rows: whether products are those of
+    `trtspec.formats.few_row`. dtype: what networks compute in, once it is known.
     """
 
     backend: str
     device: str
     runs_ops: bool
     with_ops: tuple[str, ...] = ()
+    few_rows: bool = False
+    dtype: str = "auto"
 
 
 class WeightFormat(ABC):

@@ -12,6 +12,7 @@ from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place, WeightFormat
+from trtspec.formats.few_row import for_few_rows, placed
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import (
     activation_dtypes,
@@ -40,11 +41,14 @@ def formats_of(
     rounds = build.activation_dtype not in ("auto", *DTYPES)
     rounds_head = rounds and rounds_head
 
+    def at_place(kind: WeightFormat) -> WeightFormat:
+        return for_few_rows(kind) if build.few_row_products else kind
+
     def made(name: str, group: int | None, rounds: bool) -> WeightFormat:
         kind = format_kinds().get(name)
         if kind is None:
-            return floats_of(name, build.dtype, in_panels)
-        return kind.make(kind.group_size if group is None else group, rounds)
+            return at_place(floats_of(name, build.dtype, in_panels))
+        return at_place(kind.make(kind.group_size if group is None else group, rounds))
 
     group = build.weight_group_size
     layers = made(build.weight_dtype, group, rounds)
@@ -64,15 +68,17 @@ def formats_of(
         head,
         target_head=head,
         storage=storage,
-        kept={scheme: kept_format(scheme, rounds) for scheme in schemes},
-        kept_heads={scheme: kept_format(scheme, rounds_head) for scheme in schemes},
+        kept={scheme: at_place(kept_format(scheme, rounds)) for scheme in schemes},
+        kept_heads={scheme: at_place(kept_format(scheme, rounds_head)) for scheme in schemes},
         embedding=embedding,
         target_embedding=embedding,
         keeps_rows=name != "auto",
     )
 
 
-def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str) -> tuple[str, str]:
+def usual_dtypes(
+    asked: BuildConfig, stored: NetworkStorage | None, place: Place, floats: str
+) -> tuple[str, str]:
     """The default dtypes of a network: the one it computes in, and that of its float weights.
     ``stored``: see `resolve_weights`. ``floats``: the dtype of the checkpoint's floats."""
     kind = format_kinds().get(asked.weight_dtype)
@@ -84,7 +90,7 @@ def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str)
         return floats, floats
     if asked.activation_dtype in DTYPES:
         return asked.activation_dtype, asked.activation_dtype
-    return weights.network_dtype or floats, floats
+    return placed(weights, place).network_dtype or floats, floats
 
 
 def kept_storage(
@@ -100,7 +106,7 @@ def kept_storage(
         return None
     remedy = f"give weight_dtype {floats!r} to make floats of them"
     for scheme in storage.schemes:
-        reason = kept_format(scheme, False).unsupported(place)
+        reason = placed(kept_format(scheme, False), place).unsupported(place)
         if reason is not None:
             raise ConfigError(
                 f"the checkpoint's weights are {storage.name}, which is not available {reason}; "
@@ -169,7 +175,7 @@ def resolve_weights(
         head_weight_dtype=head,
         embedding_weight_dtype=rows,
     )
-    activation = _activation(build.activation_dtype, dtype, (layers, head), kept)
+    activation = _activation(build.activation_dtype, dtype, (layers, head), kept, place)
     return replace(chosen, activation_dtype=activation), reasons
 
 
@@ -221,17 +227,20 @@ def _check_group(name: str, group: int | None) -> None:
 
 def _check_place(flag: str, name: str, place: Place) -> None:
     kind = format_kinds().get(name)
-    reason = kind.make(kind.group_size, False).unsupported(place) if kind else None
+    made = kind.make(kind.group_size, False) if kind else None
+    reason = placed(made, place).unsupported(place) if made else None
     if reason is not None:
         raise ConfigError(f"{flag} {name} is not available {reason}; leave {flag} out")
 
 
-def _activation(asked: str, dtype: str, names: tuple[str, ...], kept: NetworkStorage | None) -> str:
+def _activation(
+    asked: str, dtype: str, names: tuple[str, ...], kept: NetworkStorage | None, place: Place
+) -> str:
     """The ``activation_dtype`` of a network with weights in the formats ``names``, and ``kept``."""
     kinds = format_kinds()
     able = [kinds[name].rounded_inputs for name in names if name in kinds]
     able += [] if kept is None else map(activations_kept, kept.schemes)
-    rounded = next(filter(None, able), None)
+    rounded = None if place.few_rows else next(filter(None, able), None)
     if asked == "auto":
         return rounded or dtype
     known = activation_dtypes()

@@ -98,7 +98,6 @@ class QuantisedFormat(WeightFormat):
 
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
         scheme, panels = self.scheme, -(-n // OUTPUTS)
-        blocks = -(-k // inputs_per_block(scheme.bits))
         scale_dtype: torch.dtype = getattr(torch, scheme.scale_dtype)
         groups = (panels, num_groups(k, scheme.group_size), OUTPUTS)
         wanted = {
@@ -108,7 +107,7 @@ class QuantisedFormat(WeightFormat):
             "input_scales": (scheme.input_scales, BufferSpec((k,), dtype)),
             "permutation": (scheme.permuted, BufferSpec((k,), torch.int32)),
             "table": (scheme.table is not None, BufferSpec((_PATTERNS,), torch.int8)),
-            "packed": (True, BufferSpec((panels, blocks, OUTPUTS, 4), torch.uint8)),
+            "packed": (True, BufferSpec(self._packed_shape(n, k), torch.uint8)),
         }
         return {name: spec for name, (is_there, spec) in wanted.items() if is_there}
 
@@ -127,7 +126,7 @@ class QuantisedFormat(WeightFormat):
                 rounding += self._round(part.name, part.weight, buffers, values, groups)
         permutation = buffers.get("permutation", slice(None))
         joined = torch.cat(values)[:, permutation]
-        buffers["packed"].copy_(pack_values(self._patterns(joined), self.scheme.bits))
+        buffers["packed"].copy_(self._pack(joined))
         if self.scheme.table is not None:
             buffers["table"].copy_(torch.tensor(self.scheme.table))
         for name, parts_of_it in groups.items():
@@ -210,6 +209,13 @@ class QuantisedFormat(WeightFormat):
             told = f"values from {int(least)} to {int(most)}; {self.name} holds {low} to {high}"
         if wrong.any():
             raise CheckpointError(f"the checkpoint's tensor {name} has {told}")
+
+    def _packed_shape(self, n: int, k: int) -> tuple[int, ...]:
+        return (-(-n // OUTPUTS), -(-k // inputs_per_block(self.scheme.bits)), OUTPUTS, 4)
+
+    def _pack(self, values: Tensor) -> Tensor:
+        """``packed`` of values ``[N, K] i8`` (FP8: of their bytes)."""
+        return pack_values(self._patterns(values), self.scheme.bits)
 
     def _patterns(self, values: Tensor) -> Tensor:
         """The bit patterns of values ``[N, K] i8`` (FP8: of their bytes), for `pack_values`."""
@@ -323,7 +329,7 @@ class QuantisedFormat(WeightFormat):
         if not place.runs_ops:
             return f"on backend {place.backend!r}, but on {' and '.join(place.with_ops)}"
         if place.device != "cpu":
-            return f"on device {place.device!r}, its kernels are for CPUs"
+            return f"on device {place.device!r} without few_row_products"
         return None
 
     def describe(self, dtype: str) -> str:

@@ -13,6 +13,7 @@ from trtspec.config.model import DTYPES
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import WeightFormat
+from trtspec.formats.few_row import FewRowFormat, TiledFormat
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.plain import PANELS, ROWS, PlainFormat
 from trtspec.formats.quantised import ROUNDED_INPUTS, QuantisedFormat, kept_as
@@ -171,4 +172,6 @@ def floats_beside(weights: WeightFormat) -> WeightFormat:
     """The format of small matrices that must be exact, beside layers in the format ``weights``."""
     if isinstance(weights, PlainFormat):
         return replace(weights, dtype=None)
+    if isinstance(weights, TiledFormat):
+        return FewRowFormat()
     return PANELS if weights.is_rounded else weights

@@ -27,7 +27,7 @@ class LLMConfig:
 
     For a checkpoint, ``dtype``, ``max_batch_size``, ``max_seq_len``, ``max_num_tokens``,
     ``tokens_per_block``, ``backend``, ``device``, ``weight_dtype``, ``weight_group_size``,
-    ``head_weight_dtype``, ``embedding_weight_dtype``, ``activation_dtype``,
+    ``head_weight_dtype``, ``embedding_weight_dtype``, ``activation_dtype``, ``few_row_products``,
     ``tensor_parallel_size``, ``enable_expert_parallel``, ``enable_lora``, ``max_loras`` and
     ``max_lora_rank`` describe the engine to build (see BuildConfig). In an engine folder they are
     fixed; only the three maxima may be lowered. ``seed`` makes the seeds that are drawn for
@@ -92,6 +92,7 @@ class LLMConfig:
     head_weight_dtype: str | None = None
     embedding_weight_dtype: str | None = None
     activation_dtype: str | None = None
+    few_row_products: bool = False
     tensor_parallel_size: int | None = None
     enable_expert_parallel: bool = False
     enable_lora: bool = False

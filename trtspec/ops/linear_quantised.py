@@ -253,7 +253,7 @@ def linear_quantised(
         RuntimeError: shapes or dtypes do not fit, or another number of bits or group size.
     """
     if weights.input_scales is not None or weights.permutation is not None:
-        x = _arranged(
+        x = arranged(
             rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x, weights
         )
         norm, gated = None, False
@@ -279,7 +279,7 @@ def linear_quantised(
     return result
 
 
-def _arranged(x: Tensor, weights: QuantisedWeights) -> Tensor:
+def arranged(x: Tensor, weights: QuantisedWeights) -> Tensor:
     """Inputs times their factors, in the order of the weights."""
     if weights.input_scales is not None:
         x = x * weights.input_scales
@@ -304,7 +304,7 @@ def linear_quantised_reference(
     """``linear_quantised`` in plain torch; the same but for the order of the additions."""
     dtype = out_dtype or x.dtype
     x = rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x
-    x = _arranged(x, weights)
+    x = arranged(x, weights)
     if rounds_inputs:
         values, scales = round_inputs(x, group_size)
         x = values * spread(scales, values.shape[1], input_group(group_size))

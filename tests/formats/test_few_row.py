@@ -1,0 +1,101 @@
+"""Weights for the few-row products of CUDA: the values that other formats have, packed otherwise;
+and which networks get them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from trtspec.config.build_config import BuildConfig
+from trtspec.config.quantised import QuantisedTensor
+from trtspec.config.storage import NetworkStorage, WeightStorage
+from trtspec.errors import ConfigError
+from trtspec.formats.base import Place
+from trtspec.formats.choose import formats_of, resolve_weights
+from trtspec.formats.few_row import FewRowFormat, TiledFormat, for_few_rows
+from trtspec.formats.quantised import QuantisedFormat
+from trtspec.formats.registry import floats_beside
+from trtspec.formats.stored import StoredWeight
+
+N, K = 40, 160
+CUDA = Place("aoti", "cuda", runs_ops=True, few_rows=True, dtype="bfloat16")
+SCHEMES = {
+    "int8": WeightStorage(8, 32, zero_points=True),
+    "int4, minima": WeightStorage(4, 16, "float16", minima=True),
+    "act-order": WeightStorage(4, 32, "float16", True, input_scales=True, permuted=True),
+    "FP8": WeightStorage(8, kind="float"),
+    "FP4": WeightStorage(4, 16, kind="float"),
+}
+
+
+def stored(scheme: WeightStorage) -> QuantisedTensor:
+    """A random weight of a scheme."""
+    groups = K // (scheme.group_size or K)
+    places = torch.randint(1 << scheme.bits, (N, K))
+    values = (places - (1 << scheme.bits - 1)).to(torch.int8)
+    if scheme.table is not None:
+        values = torch.tensor(scheme.table, dtype=torch.int8)[places]
+    if scheme.is_float8:
+        values = torch.randn(N, K).to(torch.float8_e4m3fn)
+    return QuantisedTensor(
+        values,
+        torch.rand(N, groups).half().float() + 0.1,
+        torch.randint(-8, 8, (N, groups), dtype=torch.int8) if scheme.zero_points else None,
+        torch.randn(N, groups).half().float() if scheme.minima else None,
+        torch.rand(K) + 0.5 if scheme.input_scales else None,
+        torch.randperm(K, dtype=torch.int32) if scheme.permuted else None,
+    )
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_weights_of_checkpoints(name: str) -> None:
+    torch.manual_seed(0)
+    plain = QuantisedFormat(SCHEMES[name], rounds_inputs=False)
+    tiled = for_few_rows(plain)
+    assert isinstance(tiled, TiledFormat)
+    part = StoredWeight("a", stored(plain.scheme))
+    buffers = []
+    for kind in (plain, tiled):
+        specs = kind.storage(N, K, torch.float32)
+        buffers.append({n: torch.empty(s.shape, dtype=s.dtype) for n, s in specs.items()})
+        kind.load([part], buffers[-1])
+    exact = plain.dequantised(buffers[0], N, K)
+    assert torch.equal(tiled.dequantised(buffers[1], N, K), exact)
+    ids = torch.tensor([39, 0, 17, 17])
+    assert torch.equal(tiled.rows(buffers[1], ids, K, torch.float32), exact[ids])
+    x = torch.randn(3, K)
+    found = tiled.product(
+        buffers[1], x, None, N, None, norm=None, gated=False, residual=torch.ones(3, N)
+    )
+    torch.testing.assert_close(found, 1 + x @ exact.T, rtol=1e-4, atol=1e-3)
+
+
+def test_which_networks_get_them() -> None:
+    asked = BuildConfig(
+        "bfloat16", device="cuda", weight_dtype="int4", head_weight_dtype="bfloat16",
+        few_row_products=True,
+    )  # fmt: skip
+    build, _ = resolve_weights(asked, "bfloat16", None, CUDA)
+    assert build.activation_dtype == "bfloat16"
+    formats = formats_of(build, in_panels=False)
+    assert formats.layers == TiledFormat(WeightStorage(4, 32, "float16"))
+    assert formats.head == FewRowFormat() == floats_beside(formats.layers)
+    kept = NetworkStorage(SCHEMES["FP8"])
+    build, _ = resolve_weights(replace(asked, weight_dtype="auto"), "bfloat16", kept, CUDA)
+    assert formats_of(build, False, kept).of({"a": N}) == TiledFormat(SCHEMES["FP8"])
+
+
+@pytest.mark.parametrize(
+    ("place", "scheme", "said"),
+    [
+        (replace(CUDA, few_rows=False), WeightStorage(4, 32), "without few_row_products"),
+        (replace(CUDA, dtype="float32"), WeightStorage(4, 32), "with dtype float32"),
+        (CUDA, WeightStorage(4, 32, kind="iq"), "values of iq4 are for CPUs"),
+    ],
+)
+def test_refused(place: Place, scheme: WeightStorage, said: str) -> None:
+    build = BuildConfig(place.dtype, few_row_products=place.few_rows)
+    with pytest.raises(ConfigError, match=said):
+        resolve_weights(build, place.dtype, NetworkStorage(scheme), place)

@@ -1,0 +1,154 @@
+"""Weights for the few-row products of CUDA (`trtspec.ops.few_row_linear`): floats in rows, and
+quantised ones in the tiles of its instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trtspec.formats.base import Mixture, Norm, Place, WeightFormat
+from trtspec.formats.plain import RowFormat
+from trtspec.formats.quantised import QuantisedFormat
+from trtspec.ops.few_row_linear import (
+    TILE,
+    Values,
+    few_row_linear,
+    in_blocks,
+    pack_tiles,
+    packed_shape,
+)
+from trtspec.ops.linear import swiglu
+from trtspec.ops.linear_quantised import arranged, dequantise
+
+_VALUES = {
+    "int8": Values.int8,
+    "int4": Values.int4,
+    "float8": Values.e4m3,
+    "float4": Values.e2m1,
+}
+"""By the names of storage."""
+
+
+@dataclass(frozen=True)
+class FewRowFormat(RowFormat):
+    """``weight [N, K]``, multiplied by few rows with bits that do not depend on the others."""
+
+    def _product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        x = _ready(x, norm, gated)
+        return few_row_linear(x, buffers["weight"], bias, n, out_dtype, residual=residual)
+
+
+@dataclass(frozen=True)
+class TiledFormat(QuantisedFormat):
+    """The buffers of `QuantisedFormat` with ``packed`` in tiles. Inputs are never rounded to 8
+    bits."""
+
+    rounds_inputs: bool = False
+
+    network_dtype = None
+
+    def product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        weights = self._weights(buffers)
+        return few_row_linear(
+            arranged(_ready(x, norm, gated), weights),
+            weights.packed,
+            bias,
+            n,
+            out_dtype,
+            values=self._kept,
+            group_size=self.scheme.group_size,
+            scales=weights.scales,
+            zeros=weights.zeros,
+            offsets=weights.offsets,
+            residual=residual,
+        )
+
+    def mixture(
+        self,
+        experts: Mixture,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        return WeightFormat.mixture(self, experts, x, chosen, weights, residual)
+
+    def reads_chosen_experts(self, device: str) -> bool:
+        return False
+
+    def rows(
+        self, buffers: Mapping[str, Tensor], ids: Tensor, k: int, dtype: torch.dtype
+    ) -> Tensor:
+        """Of each row its whole tile is dequantised."""
+        tiles, groups = ids // TILE, ("packed", "scales", "zeros", "offsets")
+        own = {name: b[tiles] if name in groups else b for name, b in buffers.items()}
+        found = self.dequantised(own, len(ids) * TILE, k).view(len(ids), TILE, k)
+        return found[torch.arange(len(ids), device=ids.device), ids % TILE].to(dtype)
+
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
+        weights = in_blocks(self._weights(buffers), self._kept, n, k)
+        return dequantise(weights, self._kept.bits, self.scheme.group_size, n, k)
+
+    def unsupported(self, place: Place) -> str | None:
+        if not place.few_rows:
+            return super().unsupported(place)
+        if self.name not in _VALUES:
+            return f"on device {place.device!r}, kernels for values of {self.name} are for CPUs"
+        if place.dtype == "float32":
+            return f"with dtype float32 on device {place.device!r}, its kernels multiply 16 bits"
+        return None
+
+    @property
+    def _kept(self) -> Values:
+        return _VALUES[self.name]
+
+    def _packed_shape(self, n: int, k: int) -> tuple[int, ...]:
+        return packed_shape(n, k, self._kept.bits)
+
+    def _pack(self, values: Tensor) -> Tensor:
+        bits = self._kept.bits
+        # Bytes are kept as they are.
+        patterns = values if bits == 8 else self._patterns(values) + 8
+        return pack_tiles(patterns.view(torch.uint8), bits)
+
+
+def for_few_rows(kind: WeightFormat) -> WeightFormat:
+    """The format of the same weights for few-row products; the given one if there is none."""
+    if isinstance(kind, QuantisedFormat):
+        return TiledFormat(kind.scheme)
+    return FewRowFormat(kind.dtype) if isinstance(kind, RowFormat) else kind
+
+
+def _ready(x: Tensor, norm: Norm | None, gated: bool) -> Tensor:
+    x = x if norm is None else norm(x)
+    return swiglu(x) if gated else x
+
+
+def placed(kind: WeightFormat, place: Place) -> WeightFormat:
+    """The format in which products at a place take the weights of a format."""
+    return for_few_rows(kind) if place.few_rows else kind
