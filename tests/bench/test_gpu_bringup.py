@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from trtspec.backends.registry import ENTRY_POINTS, backends
-from trtspec.bench.gpu_bringup import attention, engines, latency, packages, products, steps, suites
+from trtspec.bench.gpu_bringup import (
+    attention,
+    engines,
+    few_rows,
+    latency,
+    packages,
+    products,
+    steps,
+    suites,
+)
 from trtspec.bench.gpu_bringup.bring_up import ROOT, bring_up
 from trtspec.bench.gpu_bringup.journal import (
     FAILED,
@@ -180,8 +189,11 @@ def test_what_runs_on_a_gpu_on_a_played_one(
     small = replace(engines.Scale.of(rehearsed), batches=(2,))
     monkeypatch.setattr(engines.Scale, "of", lambda at: small)
     given: dict[Callable[..., Any], int] = {
-        latency.cases: 1 + 3 + 4 + 2, products.cases: 3, attention.cases: 3 * len(attention.TILES),
-    }  # fmt: skip
+        latency.cases: 1 + 3 + 4 + 2,
+        products.cases: 3,
+        few_rows.cases: 7,
+        attention.cases: 3 * len(attention.TILES),
+    }
     for cases, count in given.items():
         with played_cuda(memory=1 << 24):
             rows = [dict(case.measure()) for case in cases(at)]

@@ -14,10 +14,11 @@ from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
 from trtspec.formats.choose import formats_of, resolve_weights
-from trtspec.formats.few_row import FewRowFormat, TiledFormat, for_few_rows
+from trtspec.formats.plain import FewRowFormat
 from trtspec.formats.quantised import QuantisedFormat
-from trtspec.formats.registry import floats_beside
+from trtspec.formats.registry import floats_beside, for_few_rows
 from trtspec.formats.stored import StoredWeight
+from trtspec.formats.tiled import TiledFormat
 
 N, K = 40, 160
 CUDA = Place("aoti", "cuda", runs_ops=True, few_rows=True, dtype="bfloat16")

@@ -15,10 +15,10 @@ from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.choose import formats_of, resolve_weights
-from trtspec.formats.few_row import FewRowFormat, TiledFormat
-from trtspec.formats.plain import PANELS, ROWS
+from trtspec.formats.plain import PANELS, ROWS, FewRowFormat
 from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.stored import StoredWeight
+from trtspec.formats.tiled import TiledFormat
 from trtspec.ops.linear import rms_norm, swiglu
 
 FORMATS: dict[str, WeightFormat] = {

@@ -13,7 +13,8 @@ from trtspec import LLM, SamplingParams
 from trtspec.backends.cuda_graph import CudaGraphSession
 from trtspec.backends.device import compute_capability, device_problem
 from trtspec.backends.verifying import VerifyingSession
-from trtspec.formats.few_row import FewRowFormat, TiledFormat
+from trtspec.formats.plain import FewRowFormat
+from trtspec.formats.tiled import TiledFormat
 from trtspec.models.linear import Linear
 
 from .. import inside

@@ -103,8 +103,8 @@ class Place:
     """Where products run.
 
     backend: by name. runs_ops: whether networks call the ops of trtspec there. with_ops: the names
-    of the backends where they do, for messages. few_rows: whether products are those of
-    `trtspec.formats.few_row`. dtype: what networks compute in, once it is known.
+    of the backends where they do, for messages. few_rows: whether products are
+    `trtspec.ops.few_row_linear`. dtype: what networks compute in, once it is known.
     """
 
     backend: str

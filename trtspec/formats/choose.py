@@ -12,14 +12,15 @@ from trtspec.config.storage import NetworkStorage
 from trtspec.config.strict import nearest
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place, WeightFormat
-from trtspec.formats.few_row import for_few_rows, placed
 from trtspec.formats.network_formats import NetworkFormats
 from trtspec.formats.registry import (
     activation_dtypes,
     activations_kept,
     floats_of,
+    for_few_rows,
     format_kinds,
     kept_format,
+    placed,
     weight_dtypes,
 )
 

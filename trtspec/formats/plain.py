@@ -20,6 +20,7 @@ from trtspec.formats.base import (
     op_arguments,
 )
 from trtspec.formats.stored import StoredWeight
+from trtspec.ops.few_row_linear import few_row_linear
 from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu, unpack_linear
 from trtspec.ops.moe import Coding, gate
 
@@ -240,6 +241,27 @@ def _everywhere(experts: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) ->
     y = product(gate(product(x, experts.up), experts.gating), experts.down)  # [E, T, H]
     factors = torch.zeros(x.shape[0], len(experts.up), device=x.device).scatter(1, chosen, weights)
     return torch.einsum("eth,te->th", y.float(), factors)
+
+
+@dataclass(frozen=True)
+class FewRowFormat(RowFormat):
+    """``weight [N, K]``, for `trtspec.ops.few_row_linear`."""
+
+    def _product(
+        self,
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        bias: Tensor | None,
+        n: int,
+        out_dtype: torch.dtype | None,
+        *,
+        norm: Norm | None,
+        gated: bool,
+        residual: Tensor | None,
+    ) -> Tensor:
+        x = x if norm is None else norm(x)
+        x = swiglu(x) if gated else x
+        return few_row_linear(x, buffers["weight"], bias, n, out_dtype, residual=residual)
 
 
 PANELS = PanelFormat()

@@ -12,11 +12,11 @@ import torch
 from trtspec.config.model import DTYPES
 from trtspec.config.storage import WeightStorage
 from trtspec.errors import ConfigError
-from trtspec.formats.base import WeightFormat
-from trtspec.formats.few_row import FewRowFormat, TiledFormat
+from trtspec.formats.base import Place, WeightFormat
 from trtspec.formats.network_formats import NetworkFormats
-from trtspec.formats.plain import PANELS, ROWS, PlainFormat
+from trtspec.formats.plain import PANELS, ROWS, FewRowFormat, PlainFormat, RowFormat
 from trtspec.formats.quantised import ROUNDED_INPUTS, QuantisedFormat, kept_as
+from trtspec.formats.tiled import TiledFormat
 from trtspec.ops.linear_quantised import GROUP_SIZES
 
 ENTRY_POINTS = "trtspec.formats"
@@ -166,6 +166,18 @@ def floats_of(dtype: str, network: str, in_panels: bool) -> WeightFormat:
     dtype ``network``."""
     floats = PANELS if in_panels else ROWS
     return floats if dtype in ("auto", network) else replace(floats, dtype=getattr(torch, dtype))
+
+
+def for_few_rows(weights: WeightFormat) -> WeightFormat:
+    """The format of the same weights for few-row products; the given one if there is none."""
+    if isinstance(weights, QuantisedFormat):
+        return TiledFormat(weights.scheme)
+    return FewRowFormat(weights.dtype) if isinstance(weights, RowFormat) else weights
+
+
+def placed(weights: WeightFormat, place: Place) -> WeightFormat:
+    """The format in which products at a place take the weights of a format."""
+    return for_few_rows(weights) if place.few_rows else weights
 
 
 def floats_beside(weights: WeightFormat) -> WeightFormat:

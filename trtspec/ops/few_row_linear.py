@@ -68,14 +68,13 @@ def pack_tiles(patterns: Tensor, bits: int) -> Tensor:
     """Pack the bit patterns [N, K] uint8 of values, see the module."""
     rows, depth = patterns.shape
     padded = F.pad(patterns, (0, -depth % _STAGE, 0, -rows % TILE))
-    # tile, a, row, stage, step, b, quad, h
-    parts = padded.view(-1, 2, 8, padded.shape[1] // _STAGE, 4, 2, 4, 2)
+    # tile, a, row, stage, part, step of it, b, quad, h
+    parts = padded.view(-1, 2, 8, padded.shape[1] // _STAGE, 2, 2, 2, 4, 2)
     if bits == 4:
-        pairs = parts.permute(0, 3, 2, 6, 4, 7, 5, 1)  # tile, stage, row, quad, step, h, b, a
+        pairs = parts.permute(0, 3, 2, 7, 4, 5, 8, 6, 1)
         found = pairs[..., 0] | pairs[..., 1] << 4
     else:
-        steps = parts.unflatten(4, (2, 2))  # ... stage, part, step, b, quad, h
-        found = steps.permute(0, 3, 4, 2, 7, 5, 6, 8, 1)
+        found = parts.permute(0, 3, 4, 2, 7, 5, 6, 8, 1)
     return found.reshape(packed_shape(rows, depth, bits))
 
 

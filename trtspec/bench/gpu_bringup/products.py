@@ -22,23 +22,30 @@ _E4M3 = torch.float8_e4m3fn
 
 Product = Callable[[Tensor], Callable[[], Tensor]]
 """From rows ``x [M, K] bf16`` to the call that multiplies them, with prepared inputs."""
+Kind = tuple[Callable[[Tensor], Product], float]
+"""What makes the product of a weight ``[N, K] bf16``, and the bytes of an element of it."""
 
 
 def cases(place: Place) -> Iterable[Case]:
+    return by_kind(place, KINDS)
+
+
+def by_kind(place: Place, kinds: Mapping[str, Kind]) -> Iterable[Case]:
+    """A case for every shape and kind."""
     shapes, rows = (((64, 32),), (1, 16)) if place.is_rehearsal else (SHAPES, ROWS)
     speed = measure_bandwidth(place.device)
     for shape in shapes:
-        for kind in KINDS:
-            key = {"outputs": shape[0], "inputs": shape[1], "kind": kind}
+        for name, kind in kinds.items():
+            key = {"outputs": shape[0], "inputs": shape[1], "kind": name}
             yield Case(key, partial(product, place.device, shape, kind, rows, speed))
 
 
 def product(
-    device: str, shape: tuple[int, int], kind: str, rows: Sequence[int], speed: float
+    device: str, shape: tuple[int, int], kind: Kind, rows: Sequence[int], speed: float
 ) -> Mapping[str, Any]:
     """Microseconds by rows, followed by "differs" if row 0 has other bits than alone."""
-    make, bytes_of_weight = KINDS[kind]
-    size = shape[0] * shape[1] * bytes_of_weight
+    make, bytes_of_weight = kind
+    size = int(shape[0] * shape[1] * bytes_of_weight)
     weights = torch.randn(min(copies(size), 16), *shape, dtype=torch.bfloat16, device=device)
     made = [make(weight) for weight in weights * shape[1] ** -0.5]
     x = torch.randn(max(rows), shape[1], dtype=torch.bfloat16, device=device)
@@ -79,9 +86,8 @@ def _e4m3(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x.float() / scale).to(_E4M3), scale
 
 
-KINDS: Mapping[str, tuple[Callable[[Tensor], Product], int]] = {
+KINDS: Mapping[str, Kind] = {
     "bf16": (_plain, 2),
     "bf16 to f32": (_float32_out, 2),
     "e4m3, scales of rows": (_scaled, 1),
 }
-"""By name, with the bytes per weight."""

@@ -1,5 +1,4 @@
-"""Weights for the few-row products of CUDA (`trtspec.ops.few_row_linear`): floats in rows, and
-quantised ones in the tiles of its instruction."""
+"""Weights of 4 or 8 bits in tiles, for the few-row products of CUDA."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from trtspec.formats.base import Mixture, Norm, Place, WeightFormat
-from trtspec.formats.plain import RowFormat
 from trtspec.formats.quantised import QuantisedFormat
 from trtspec.ops.few_row_linear import (
     TILE,
@@ -24,32 +22,12 @@ from trtspec.ops.linear import swiglu
 from trtspec.ops.linear_quantised import arranged, dequantise
 
 _VALUES = {
-    "int8": Values.int8,
-    "int4": Values.int4,
-    "float8": Values.e4m3,
-    "float4": Values.e2m1,
+    ("int", 8): Values.int8,
+    ("int", 4): Values.int4,
+    ("float", 8): Values.e4m3,
+    ("float", 4): Values.e2m1,
 }
-"""By the names of storage."""
-
-
-@dataclass(frozen=True)
-class FewRowFormat(RowFormat):
-    """``weight [N, K]``, multiplied by few rows with bits that do not depend on the others."""
-
-    def _product(
-        self,
-        buffers: Mapping[str, Tensor],
-        x: Tensor,
-        bias: Tensor | None,
-        n: int,
-        out_dtype: torch.dtype | None,
-        *,
-        norm: Norm | None,
-        gated: bool,
-        residual: Tensor | None,
-    ) -> Tensor:
-        x = _ready(x, norm, gated)
-        return few_row_linear(x, buffers["weight"], bias, n, out_dtype, residual=residual)
+"""By the kinds of storage and their bits."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +37,7 @@ class TiledFormat(QuantisedFormat):
 
     rounds_inputs: bool = False
 
-    network_dtype = None
+    network_dtype = None  # type: ignore[assignment]
 
     def product(
         self,
@@ -73,9 +51,10 @@ class TiledFormat(QuantisedFormat):
         gated: bool,
         residual: Tensor | None,
     ) -> Tensor:
-        weights = self._weights(buffers)
+        weights, x = self._weights(buffers), x if norm is None else norm(x)
+        x = swiglu(x) if gated else x
         return few_row_linear(
-            arranged(_ready(x, norm, gated), weights),
+            arranged(x, weights),
             weights.packed,
             bias,
             n,
@@ -117,7 +96,7 @@ class TiledFormat(QuantisedFormat):
     def unsupported(self, place: Place) -> str | None:
         if not place.few_rows:
             return super().unsupported(place)
-        if self.name not in _VALUES:
+        if (self.scheme.kind, self.scheme.bits) not in _VALUES:
             return f"on device {place.device!r}, kernels for values of {self.name} are for CPUs"
         if place.dtype == "float32":
             return f"with dtype float32 on device {place.device!r}, its kernels multiply 16 bits"
@@ -125,7 +104,7 @@ class TiledFormat(QuantisedFormat):
 
     @property
     def _kept(self) -> Values:
-        return _VALUES[self.name]
+        return _VALUES[self.scheme.kind, self.scheme.bits]
 
     def _packed_shape(self, n: int, k: int) -> tuple[int, ...]:
         return packed_shape(n, k, self._kept.bits)
@@ -135,20 +114,3 @@ class TiledFormat(QuantisedFormat):
         # Bytes are kept as they are.
         patterns = values if bits == 8 else self._patterns(values) + 8
         return pack_tiles(patterns.view(torch.uint8), bits)
-
-
-def for_few_rows(kind: WeightFormat) -> WeightFormat:
-    """The format of the same weights for few-row products; the given one if there is none."""
-    if isinstance(kind, QuantisedFormat):
-        return TiledFormat(kind.scheme)
-    return FewRowFormat(kind.dtype) if isinstance(kind, RowFormat) else kind
-
-
-def _ready(x: Tensor, norm: Norm | None, gated: bool) -> Tensor:
-    x = x if norm is None else norm(x)
-    return swiglu(x) if gated else x
-
-
-def placed(kind: WeightFormat, place: Place) -> WeightFormat:
-    """The format in which products at a place take the weights of a format."""
-    return for_few_rows(kind) if place.few_rows else kind
