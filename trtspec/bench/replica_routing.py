@@ -3,8 +3,8 @@
     python -m trtspec.bench.replica_routing --model M [--replicas 2] [--output F]
 
 Users come in groups with a system prompt in common, and each returns with its conversation, which
-has grown, so a prompt repeats the one before and the beginning of its group's. Replicas run over Ray on this
-machine; each policy gets new ones, whose caches are empty.
+has grown, so a prompt repeats the one before and the beginning of its group's. Replicas run over
+Ray on this machine; each policy gets new ones, whose caches are empty.
 """
 
 from __future__ import annotations

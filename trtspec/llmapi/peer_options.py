@@ -90,7 +90,9 @@ FOREIGN: Mapping[str, Foreign] = {
     "disable_custom_all_reduce": Foreign("it must be true or false", any_bool),
     **_each("enable_attention_dp enable_dp_attention", Foreign("all ranks see all requests")),
     "distributed_executor_backend": Foreign(
-        "ranks are processes of this host, the first of them this one", ranks_here
+        "ranks are processes of this host, the first of them this one; trtspec-serve runs replicas "
+        'over "ray"',
+        ranks_here,
     ),
     **_each(
         "disable_overlap_scheduler disable_overlap_schedule",

@@ -250,6 +250,20 @@ SECTIONS: tuple[tuple[str, str, tuple[Table, ...]], ...] = (
         (Table("backends-epyc", "ms by new rows", ("rows",), ("{ms:.1f}",)),),
     ),
     (
+        "Replicas",
+        "Prompt tokens found in caches, of 64 growing conversations of 8 groups over two replicas, "
+        "and what one cache without bounds would find. The machine was loaded, which moves "
+        "requests between replicas, not what a policy prefers.",
+        (
+            Table(
+                "replica-routing",
+                "Hit rate (possible)",
+                ("replicas",),
+                ("{hit_rate:.1%}", " ({possible_hit_rate:.1%})"),
+            ),
+        ),
+    ),
+    (
         "Python and C++",
         "One engine folder run by both, the same tokens.",
         (
