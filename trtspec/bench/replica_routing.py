@@ -123,9 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{NAME}: {error}", file=sys.stderr)
         return 1
     if args.output is not None:
-        common = {"replicas": args.replicas, "concurrency": args.concurrency}
+        common = {"engine": "trtspec", "replicas": args.replicas, "concurrency": args.concurrency}
         body = {"common": common, "rows": rows}
-        words = sys.argv[1:] if argv is None else argv
+        words = [*NAME.split()[1:], *(sys.argv[1:] if argv is None else argv)]
         save(args.output, make_result(NAME, 1, words, ["torch", "ray"], body))
     return 0
 
