@@ -98,7 +98,7 @@ FOREIGN: Mapping[str, Foreign] = {
         "disable_overlap_scheduler disable_overlap_schedule",
         Foreign(
             "write async_scheduling=False to deliver between steps; none is launched before the "
-            "result of the last, either way"
+            "result of the last, unless steps_ahead says so"
         ),
     ),
     **_each(
