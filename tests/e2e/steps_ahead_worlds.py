@@ -150,7 +150,8 @@ class Engines:
         self.draft: Any = drafts[0].engine if drafts else None
         self._sessions = None if self.draft is None else self.draft._sessions
         built = [(each.slots, each.lookahead) for each in self.llm.config.drafts]
-        caches = [DraftCacheNeeds(*sizes) for sizes in built]
+        by_tokens = not self._drafter.needs.reads_hidden
+        caches = [DraftCacheNeeds(*sizes, from_tokens=by_tokens) for sizes in built]
         self._needs = replace(self._drafter.needs, caches=tuple(caches))
         self.rows_behind = getattr(self._drafter, "rows_behind", 0)
         self.resident_type: type[ResidentTarget] = ResidentTarget
@@ -179,7 +180,8 @@ class Engines:
             KVCacheManager(size, BLOCK, world.reuse, lookahead=lookahead)
             for size, lookahead in zip(sizes, lookaheads, strict=True)
         ]
-        resources = ResourceManager(target, others)
+        by_tokens = [cache.from_tokens for cache in needs.caches]
+        resources = ResourceManager(target, others, by_tokens)
         drafter: Any = NoDrafter()
         if drafts:
             drafter = type(like)(self.draft, resources.draft_caches[0], needs)

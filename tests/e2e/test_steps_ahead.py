@@ -59,8 +59,9 @@ def check(engines: Engines, seeds: range) -> Counter[str]:
     return events
 
 
-# A tree; modules whose last rows are fed again; rows that read the state before them; a block.
-WORLDS = {"plain": 24, "eagle3": 32, "modules": 14, "pard2": 14, "dflash": 10}
+# A tree; modules whose last rows are fed again; rows that read the state before them, or none; a
+# block.
+WORLDS = {"plain": 20, "eagle3": 32, "modules": 14, "pard2": 14, "pard": 14, "dflash": 10}
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -135,18 +136,19 @@ def test_a_step_that_leaves_something_out_is_noticed(
 
 
 def test_an_llm_launches_ahead(tmp_path: Path) -> None:
-    """Texts and figures of `LLM`, with adapters of none, and what it refuses."""
+    """Texts and figures of `LLM`, padded or not, and what it refuses."""
     models = TinyModels(tmp_path)
     (tmp_path / "eagle3").mkdir()
     folder, speculation = METHODS["eagle3"](models, tmp_path / "eagle3")
     prompts = eight_prompts(77)
     found = []
-    for ahead in (0, 2):
-        with open_llm(folder, speculation, steps_ahead=ahead, max_batch_size=4) as llm:
+    for ahead, pads in ((0, None), (2, None), (1, True)):
+        options = {"steps_ahead": ahead, "max_batch_size": 4, "cuda_graph_config": pads}
+        with open_llm(folder, speculation, **options) as llm:
             texts = tokens(llm.generate(prompts, GREEDY_24, use_tqdm=False))
             figures = llm.get_metrics()
             found.append((texts, figures["num_drafts"], figures["num_accepted_tokens"]))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     refused = r"steps_ahead=1: the drafts of method 'ngram', with these options, need the host"
     with pytest.raises(ConfigError, match=refused):
         open_llm(folder, ngram(4), steps_ahead=1)

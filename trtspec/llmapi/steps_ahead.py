@@ -33,6 +33,14 @@ def resident_target(
         why = "the recurrent states of this target are moved by the host"
     elif speculation is not None and rollout is None:
         why = f"the drafts of method {speculation.method!r}, with these options, need the host"
+    elif (
+        rollout is not None
+        and rollout.pending is None
+        and rollout.engine.vocab_size < target.vocab_size
+    ):
+        why = (
+            f"the draft has {rollout.engine.vocab_size} of the target's {target.vocab_size} tokens"
+        )
     elif speculation is not None and (
         speculation.simulate_acceptance is not None or speculation.typical_acceptance is not None
     ):

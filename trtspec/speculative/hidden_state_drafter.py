@@ -85,18 +85,9 @@ class HiddenStateDrafter(CachedRolloutDrafter):
         self._not_final = max(cache.lookahead - 1, 0)
         self._lost: set[int] = set()  # requests of which states are missing
 
-    def needs_host(self) -> bool:
-        """Whether the network cannot be rolled out where the target is; see `Drafter`."""
-        return self.device_rollout() is None
-
-    def device_rollout(self) -> DeviceRollout | None:
-        """See `Drafter`. None for a network rolled out pass by pass, or whose cache releases rows
-        or keeps states."""
-        cache = self._cache
-        if not self._engine.rolls_out_at_once or cache.books.drops_rows or cache.keeps_states:
-            return None
+    def _on_device(self) -> DeviceRollout:
         fixed = self.needs.max_depth, self.rows_behind, self._not_final, self.longest
-        return DeviceRollout(self._engine, cache, self, *fixed)
+        return DeviceRollout(self._engine, self._cache, self, *fixed)
 
     def take(self, request: Request) -> Tensor | None:
         """See `PendingStates`."""

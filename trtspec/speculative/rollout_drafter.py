@@ -13,6 +13,7 @@ from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.executor.schedule.resources import DraftCache
+from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.drafter import DraftCacheNeeds, Drafter, DrafterNeeds
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.sampling_rows import root_columns
@@ -113,6 +114,22 @@ class CachedRolloutDrafter(RolloutDrafter):
     @abstractmethod
     def needs_of(config: TreeDecodingConfig) -> DrafterNeeds:
         """What it needs for a config."""
+
+    def needs_host(self) -> bool:
+        """Whether the network cannot be rolled out where the target is; see `Drafter`."""
+        return self.device_rollout() is None
+
+    def device_rollout(self) -> DeviceRollout | None:
+        """See `Drafter`. None for a network rolled out pass by pass, or whose cache releases rows
+        or keeps states."""
+        cache = self._cache
+        if not self._engine.rolls_out_at_once or cache.books.drops_rows or cache.keeps_states:
+            return None
+        return self._on_device()
+
+    @abstractmethod
+    def _on_device(self) -> DeviceRollout:
+        """The rollout, if a device can take it."""
 
     def release(self, request_id: int) -> None:
         self._over.discard(request_id)

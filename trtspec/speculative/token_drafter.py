@@ -9,6 +9,7 @@ from trtspec.backends.packing import RowGroup
 from trtspec.config.tree_decoding import TreeDecodingConfig
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.schedule.resources import DraftCache
+from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.drafter import DrafterNeeds
 from trtspec.executor.step.request import Request
 from trtspec.executor.step.step_plan import StepPlan
@@ -44,6 +45,11 @@ class TokenDrafter(CachedRolloutDrafter):
     def _can_draft(self, request: Request) -> bool:
         return True
 
+    def _on_device(self) -> DeviceRollout:
+        # Row p + 1 reads the token behind position p, and no state.
+        fixed = self.needs.max_depth, 1, 0, self.longest
+        return DeviceRollout(self._engine, self._cache, None, *fixed)
+
     def _first_pass(self, requests: Sequence[Request]) -> tuple[list[RowGroup], None]:
         parts = []
         for request in requests:
@@ -54,6 +60,8 @@ class TokenDrafter(CachedRolloutDrafter):
     def on_accepted(self, batch: StepPlan, result: StepResult) -> list[tuple[int, ...]]:
         """Feed prefill chunks to the draft, or all rows that are due; returns the draft cache's
         length for each item."""
+        if result.drafted is not None:
+            return result.drafted
         lengths: list[tuple[int, ...]] = []
         parts = []
         for item in batch.items:

@@ -119,7 +119,7 @@ class Arena:
                 "reach": reach,
                 "newest": each.tokens[-1],
                 "max_depth": depth,
-                "drafted": sum(each.drafted),
+                "drafted": self.fed.get(request.id, sum(each.drafted)),
                 "absent": sum(each.absent),
                 "end": 0,
                 "adapter": request.tokens.adapter_slot,
@@ -143,21 +143,35 @@ class Arena:
     def _enter_pairs(self, entered: Entered, rollout: DeviceRollout, tokens: list[int]) -> int:
         """Put the pairs of a request that wait into its ring, and their tokens into ``tokens``.
         Returns how deep it is drafted for: 0 if some are lost, or it is too long."""
-        request, (drafted,) = entered.request, entered.drafted
-        hidden = rollout.pending.take(request)
-        is_over = rollout.longest is not None and len(entered.tokens) >= rollout.longest
-        first = drafted - rollout.behind
-        count, found = entered.committed - first, 0 if hidden is None else len(hidden)
+        request, committed = entered.request, entered.committed
         self.fed.pop(request.id, None)
+        hidden = None if rollout.pending is None else rollout.pending.take(request)
+        is_over = rollout.longest is not None and len(entered.tokens) >= rollout.longest
+        if is_over or not request.may_draft:
+            return 0
+        drafted = sum(entered.drafted) if rollout.pending else _catch_up(entered, rollout)
+        first = drafted - rollout.behind
+        count, found = committed - first, 0 if hidden is None else len(hidden)
         # No state is before the first row, which reads zeros.
-        fits = count <= self.ring and count - rollout.behind <= found <= count
-        if is_over or not fits or not request.may_draft:
+        if count > self.ring or (rollout.pending and found < count - rollout.behind):
             return 0
         self.fed[request.id] = drafted
-        places = self.rows_of(request, first, entered.committed)
+        places = self.rows_of(request, first, committed)
         for position, place in enumerate(places, first):
             tokens[place % self.ring] = entered.tokens[position + 1]
         self.hidden[places] = 0
         if hidden is not None:
             self.hidden[places[count - found :]] = hidden
         return min(rollout.max_depth, request.max_draft_len)
+
+
+def _catch_up(entered: Entered, rollout: DeviceRollout) -> int:
+    """Feed the rows that a draft's cache lacks of those that the target's has, if it has room for
+    them; returns how many it has then."""
+    request, drafted, committed = entered.request, sum(entered.drafted), entered.committed
+    blocks = len(rollout.cache.block_table(request)) * rollout.engine.layout.tokens_per_block
+    if drafted < committed <= blocks + sum(entered.absent):
+        tokens = entered.tokens[drafted:committed]
+        rollout.engine.feed([rollout.cache.rows(request, drafted, tokens)])
+        return committed
+    return drafted

@@ -83,9 +83,9 @@ class ResidentTarget:
         draft = self._draft(plan, items)
         call, hidden, advanced = self._verify(plan, items, chunk, draft, bucket)
         if self._rollout is not None:
-            assert hidden is not None, "the target was built without hidden states"
             self._feed_prompts(plan, self._rollout, call.rows[4], hidden)
-            self._arena.keep_hidden(hidden, advanced.kept_rows, advanced.ring_rows)
+            if hidden is not None:
+                self._arena.keep_hidden(hidden, advanced.kept_rows, advanced.ring_rows)
         return _copied(plan, advanced.result)
 
     def collect(self, handle: _Launched) -> StepResult:
@@ -110,7 +110,7 @@ class ResidentTarget:
     def leave(self, request: Request, committed: int) -> None:
         """See `ResidentEngine`."""
         rollout, arena = self._rollout, self._arena
-        if rollout is None or not request.may_draft:
+        if rollout is None or rollout.pending is None or not request.may_draft:
             return
         first = rollout.cache.committed(request) - rollout.behind
         hidden = None
@@ -157,7 +157,7 @@ class ResidentTarget:
             RowInputs._make(call.rows),
             last_rows=call.last_rows,
             columns=call.columns,
-            hidden_in=arena.hidden[call.ring_rows],
+            hidden_in=None if rollout.pending is None else arena.hidden[call.ring_rows],
         )
         tokens, parents, scores = rollout.engine.call_placed(inputs, _cached_tokens(plan))
         return Draft(tokens.contiguous(), parents.contiguous(), scores.contiguous())
@@ -199,7 +199,7 @@ class ResidentTarget:
         return call, outputs[1] if len(outputs) > 1 else None, advanced
 
     def _feed_prompts(
-        self, plan: StepPlan, rollout: DeviceRollout, query_start: Tensor, hidden: Tensor
+        self, plan: StepPlan, rollout: DeviceRollout, query_start: Tensor, hidden: Tensor | None
     ) -> None:
         """Feed the draft all pairs of prompts' rows except the newest of each request."""
         groups, states = [], []
@@ -210,11 +210,12 @@ class ResidentTarget:
             group, waiting, count = self._prompt_rows(item, rollout, drafted)
             if group is not None:
                 groups.append(group)
+            if group is not None and hidden is not None:
                 skipped = item.num_rows - 1 - count
                 own = skipped + torch.arange(count, device=hidden.device)
                 states += [self._arena.hidden[waiting], hidden[query_start[i] + own]]
         if groups:
-            rollout.engine.feed(groups, torch.cat(states))
+            rollout.engine.feed(groups, torch.cat(states) if states else None)
 
     def _prompt_rows(
         self, item: ScheduledRequest, rollout: DeviceRollout, drafted: int

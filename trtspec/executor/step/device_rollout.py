@@ -35,6 +35,10 @@ class DraftRows(Protocol):
         """See `DraftCache.committed`."""
         ...
 
+    def block_table(self, request: Request) -> Tensor:
+        """See `DraftCache.block_table`."""
+        ...
+
     def rows(self, request: Request, start: int, tokens: Sequence[int]) -> RowGroup:
         """See `DraftCache.rows`."""
         ...
@@ -42,16 +46,17 @@ class DraftRows(Protocol):
 
 @dataclass(frozen=True)
 class DeviceRollout:
-    """A rollout over the target's hidden states, of an engine that rolls out in one call.
+    """A rollout over accepted tokens, or over the target's hidden states, in one engine call.
 
-    pending: those of requests that the host drafts for. max_depth: of its trees. behind, not_final:
+    pending: the states of requests that the host drafts for; None: it reads tokens alone, which can
+    be fed at any time. max_depth: of its trees. behind, not_final:
     see `trtspec.ops.resident_step`. longest: tokens of the longest text that may have drafts; None:
     any.
     """
 
     engine: ModelEngine
     cache: DraftRows
-    pending: PendingStates
+    pending: PendingStates | None
     max_depth: int
     behind: int
     not_final: int
