@@ -55,7 +55,7 @@ def test_refusals() -> None:
     roots = Children(*random_children(2, 2, noise), 0, None)
     beam = build_tree.expand_tree(pool, roots, 2, 0, 1)
     deeper = Children(*random_children(4, 2, noise), 2, beam)
-    wrong = beam._replace(index=beam.index + 1)  # a candidate that is none yet
+    wrong = beam._replace(candidates=beam.candidates + 1)  # a candidate that is none yet
     calls: list[tuple[str, Callable[[], Any]]] = [
         ("3 of 2 candidates", lambda: build_tree.expand_tree(pool, roots, 3, 0, 1)),
         ("bits 63 to 64 are not in 1", lambda: build_tree.expand_tree(pool, roots, 2, 63, 1)),

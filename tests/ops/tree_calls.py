@@ -32,7 +32,7 @@ def by_schema(expand: Callable[..., Any], keep: Callable[..., Any]) -> tuple[Exp
 
     def columns(children: Children) -> tuple[int, Tensor, Tensor, Tensor | None]:
         tokens, gains, begin, above = children
-        return begin, tokens, gains, None if above is None else above.index
+        return begin, tokens, gains, None if above is None else above.candidates
 
     def expands(pool: TreePool, children: Children, *rest: Any) -> TreeBeam:
         width, first_bit, words, chosen = rest

@@ -34,13 +34,13 @@ class TreePool(NamedTuple):
 
 
 class TreeBeam(NamedTuple):
-    """Candidates that are fed, ``width`` per request: ``tokens [B, width] i64``; ``index [B, width]
-    i32`` in the pool; ``lanes [B, width] i64``: which of the rows fed before is the parent; ``seen
+    """Rows that are fed, ``width`` per request: ``tokens [B, width] i64``; ``candidates [B, width]
+    i32`` of the pool; ``lanes [B, width] i64``: which of the rows fed before is the parent; ``seen
     [B, width, W] i64``: packed, which of the rows fed so far are on its path, the first one of the
     request being bit 0."""
 
     tokens: Tensor
-    index: Tensor
+    candidates: Tensor
     lanes: Tensor
     seen: Tensor
 
@@ -80,7 +80,7 @@ def expand_tree(
             children.begin,
             children.tokens,
             children.gains,
-            None if above is None else above.index,
+            None if above is None else above.candidates,
             width,
             chosen,
             first_bit,
@@ -104,7 +104,7 @@ def keep_best(
         children.begin,
         children.tokens,
         children.gains,
-        None if above is None else above.index,
+        None if above is None else above.candidates,
         nodes,
         chosen,
     )
@@ -205,7 +205,7 @@ def _append(pool: TreePool, children: Children) -> tuple[Tensor, Tensor]:
     if above is None:
         parents, scores = torch.full((batch, 1), -1, dtype=torch.int32), gains
     else:
-        parents = above.index
+        parents = above.candidates
         scores = pool.scores.gather(1, parents.long()).reshape(-1, 1) + gains
     parents = parents.repeat_interleave(tokens.shape[1], dim=1)
     tokens, scores = tokens.reshape(batch, -1), scores.reshape(batch, -1)
