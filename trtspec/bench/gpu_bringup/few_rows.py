@@ -13,7 +13,7 @@ from trtspec.bench.gpu_bringup.part import Case, Place
 from trtspec.bench.gpu_bringup.products import Kind, Product, by_kind
 from trtspec.config.storage import WeightStorage
 from trtspec.formats.base import WeightFormat
-from trtspec.formats.plain import FewRowFormat
+from trtspec.formats.registry import IN_ROWS, for_few_rows
 from trtspec.formats.tiled import TiledFormat
 
 _SAFE = 0x77
@@ -30,7 +30,7 @@ def _product(kind: WeightFormat, buffers: Mapping[str, Tensor], n: int) -> Produ
 
 
 def _floats(weight: Tensor) -> Product:
-    return _product(FewRowFormat(), {"weight": weight}, len(weight))
+    return _product(for_few_rows(IN_ROWS.head), {"weight": weight}, len(weight))
 
 
 def _packed(kind: WeightFormat) -> Callable[[Tensor], Product]:
@@ -47,17 +47,24 @@ def _packed(kind: WeightFormat) -> Callable[[Tensor], Product]:
     return of_weight
 
 
-def _kind(scheme: WeightStorage) -> Kind:
+def _kind(scheme: WeightStorage) -> tuple[str, Kind]:
     kind, size = TiledFormat(scheme), 4096
-    return _packed(kind), kind.bytes(size, size, torch.bfloat16) / size**2
+    zeros = ", zero points" if scheme.zero_points else ""
+    name = f"{kind.name}, groups of {scheme.group_size}{zeros}"
+    return name, (_packed(kind), kind.bytes(size, size, torch.bfloat16) / size**2)
 
 
 KINDS: Mapping[str, Kind] = {
     "bf16": (_floats, 2),
-    "int8": _kind(WeightStorage(8)),
-    "int4, groups of 32": _kind(WeightStorage(4, 32, "float16")),
-    "int4, groups of 128 with zeros": _kind(WeightStorage(4, 128, "float16", zero_points=True)),
-    "e4m3": _kind(WeightStorage(8, kind="float")),
-    "mxfp4": _kind(WeightStorage(4, 32, kind="float")),
-    "nvfp4": _kind(WeightStorage(4, 16, kind="float")),
+    **dict(
+        _kind(scheme)
+        for scheme in (
+            WeightStorage(8),
+            WeightStorage(4, 32, "float16"),
+            WeightStorage(4, 128, "float16", zero_points=True),
+            WeightStorage(8, kind="float"),
+            WeightStorage(4, 32, kind="float"),
+            WeightStorage(4, 16, kind="float"),
+        )
+    ),
 }
