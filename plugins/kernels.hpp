@@ -44,6 +44,21 @@ std::size_t paged_tree_attention_workspace(const AttentionParams& params);
 cudaError_t paged_tree_attention(const AttentionParams& params, void* workspace,
                                  cudaStream_t stream);
 
+// How rows turn before they are written and attend (rotary position embedding).
+struct RotationParams {
+  const float* cos;  // [rows, size / 2]: of the pairs of elements that turn, at the rows' positions
+  const float* sin;
+  std::int64_t size;  // elements of a head that turn, the first ones: even, at most head_dim
+  bool interleaved;   // element 2 i is paired with 2 i + 1, not i with i + size / 2
+};
+
+// paged_tree_attention of queries and keys that are turned first, as trtspec/models/rope.py does it:
+// in float, and rounded once. One kernel turns and writes; the bits are those of turning the rows and
+// paged_tree_attention behind. k and v may be null: queries turn.
+std::size_t rotated_tree_attention_workspace(const AttentionParams& params);
+cudaError_t rotated_tree_attention(const AttentionParams& params, const RotationParams& rotation,
+                                   void* workspace, cudaStream_t stream);
+
 // To measure one beside the other: the tiles of queries that serve the calls of this process from
 // now on, where tensor cores do; `chosen`: as the launcher finds best, which does not know `prefix`
 // yet. Not while calls are made.

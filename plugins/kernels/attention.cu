@@ -1,4 +1,5 @@
-// paged_tree_attention: rows are written to the cache, tiles of queries attend, parts are combined.
+// paged_tree_attention: rows are written to the cache (attention_write.cu), tiles of queries attend,
+// parts are combined.
 #include <kernels.hpp>
 
 #include "attention_launch.hpp"
@@ -7,85 +8,7 @@
 namespace trtspec::cuda {
 namespace {
 
-constexpr unsigned kWriteThreads = 128;
 constexpr unsigned kCombineWarps = 4;
-
-// Copies `bytes`, a multiple of the unit, with the threads of a block; from null: zeros.
-template <class Unit>
-__device__ void copy_row(void* to, const void* from, std::int64_t bytes) {
-  for (std::int64_t i = threadIdx.x; i < bytes / std::int64_t{sizeof(Unit)}; i += blockDim.x) {
-    static_cast<Unit*>(to)[i] = from == nullptr ? Unit{} : static_cast<const Unit*>(from)[i];
-  }
-}
-
-// The output of a padding row is zeros.
-template <class Unit>
-__device__ void clear_padding(const AttentionParams& p, std::int64_t t, std::int64_t element) {
-  if (p.slot_mapping[t] >= 0 && t < p.query_start[p.requests]) return;
-  const std::int64_t bytes = p.heads * p.head_dim * element;
-  copy_row<Unit>(static_cast<char*>(p.out) + t * bytes, nullptr, bytes);
-}
-
-// A head as 8 bits times the scale that is returned, by a warp; with the bits of the CPU's
-// quantise_row.
-template <class T>
-__device__ float quantise_head(const T* from, int size, std::int8_t* to) {
-  const int lane = threadIdx.x % kLanes;
-  float most = 0.0f;
-  bool is_finite = true;
-  for (int d = lane; d < size; d += kLanes) {
-    const float magnitude = fabsf(to_float(from[d]));
-    is_finite = is_finite && magnitude < infinity();
-    most = larger(most, magnitude);
-  }
-  most = largest_of_lanes(most);
-  is_finite = __ballot_sync(kWarp, !is_finite) == 0;
-  const float per_step = is_finite && most > 0.0f ? 127.0f / most : 0.0f;
-  for (int d = lane; d < size; d += kLanes) {
-    const float nearest = is_finite ? rintf(to_float(from[d]) * per_step) : 0.0f;
-    to[d] = static_cast<std::int8_t>(larger(-127.0f, smaller(127.0f, nearest)));
-  }
-  return is_finite ? most / 127.0f : __uint_as_float(0x7fc00000u);
-}
-
-// One block a row, a warp a head: its K and V go to its slot in 8 bits.
-template <class T>
-__global__ void __launch_bounds__(kWriteThreads)
-    write_rows_8bit(const __grid_constant__ AttentionParams p) {
-  const std::int64_t t = blockIdx.x;
-  const std::int64_t slot = p.slot_mapping[t];
-  if (slot >= 0 && p.k != nullptr) {
-    for (std::int64_t i = threadIdx.x / kLanes; i < 2 * p.kv_heads; i += kWriteThreads / kLanes) {
-      const bool is_key = i < p.kv_heads;
-      const std::int64_t own = is_key ? i : i - p.kv_heads;
-      const std::int64_t head = slot * p.kv_heads + own;
-      const T* const row = is_key ? static_cast<const T*>(p.k) + t * p.k_stride
-                                  : static_cast<const T*>(p.v) + t * p.v_stride;
-      const float scale = quantise_head(
-          row + own * p.head_dim, static_cast<int>(p.head_dim),
-          static_cast<std::int8_t*>(is_key ? p.k_cache : p.v_cache) + head * p.head_dim);
-      if (threadIdx.x % kLanes == 0) (is_key ? p.k_scale : p.v_scale)[head] = scale;
-    }
-  }
-  clear_padding<std::uint16_t>(p, t, std::int64_t{sizeof(T)});
-}
-
-// One block a row: its K and V go to its slot.
-template <class Unit>
-__global__ void __launch_bounds__(kWriteThreads)
-    write_rows(const __grid_constant__ AttentionParams p) {
-  const std::int64_t t = blockIdx.x;
-  const std::int64_t slot = p.slot_mapping[t];
-  const std::int64_t element = p.dtype == DType::f32 ? 4 : 2;
-  if (slot >= 0 && p.k != nullptr) {
-    const std::int64_t bytes = p.kv_heads * p.head_dim * element;
-    copy_row<Unit>(static_cast<char*>(p.k_cache) + slot * bytes,
-                   static_cast<const char*>(p.k) + t * p.k_stride * element, bytes);
-    copy_row<Unit>(static_cast<char*>(p.v_cache) + slot * bytes,
-                   static_cast<const char*>(p.v) + t * p.v_stride * element, bytes);
-  }
-  clear_padding<Unit>(p, t, element);
-}
 
 // One warp a (row, head): the parts of its splits become the output.
 template <class T>
@@ -124,10 +47,6 @@ struct Plan {
 
   bool keeps_parts() const { return splits > 1 || family == Family::prefix; }
 };
-
-bool aligned(const void* pointer, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
-}
 
 Plan plan_of(const AttentionParams& p) {
   const std::int64_t group = p.heads / p.kv_heads;
@@ -174,30 +93,51 @@ cudaError_t combine(const AttentionArgs& args, cudaStream_t stream) {
   return launch(combine_splits<T>, blocks, kCombineWarps * kLanes, 0, stream, args);
 }
 
-cudaError_t write_8bit(const AttentionParams& p, cudaStream_t stream) {
-  const auto with = [&](auto kernel) {
-    return launch(kernel, static_cast<unsigned>(p.rows), kWriteThreads, 0, stream, p);
+// Rows attend to the caches, which hold all that they see.
+cudaError_t attend(const AttentionParams& p, void* workspace, cudaStream_t stream) {
+  const Plan plan = plan_of(p);
+  char* const memory = static_cast<char*>(workspace);
+  const AttentionArgs args{
+      .p = p,
+      .group = static_cast<int>(p.heads / p.kv_heads),
+      .splits = plan.splits,
+      .partial_sums = reinterpret_cast<float*>(memory),
+      .partial_peak = reinterpret_cast<float2*>(
+          memory + (plan.keeps_parts() ? sums_bytes(p, plan.splits) : 0)),
   };
+  if (plan.family == Family::prefix) return launch_prefix_attention(args, plan_prefix(p), stream);
+  cudaError_t error;
+  if (plan.family == Family::tensor || plan.family == Family::tensor_wide) {
+    error = launch_tensor_attention(args, plan.family == Family::tensor_wide, stream);
+  } else {
+    error = launch_vector_attention(args, plan.family == Family::vector, stream);
+  }
+  if (error != cudaSuccess || plan.splits == 1) return error;
   switch (p.dtype) {
     case DType::f32:
-      return with(write_rows_8bit<float>);
+      return combine<float>(args, stream);
     case DType::bf16:
-      return with(write_rows_8bit<bf16>);
+      return combine<bf16>(args, stream);
     case DType::f16:
-      return with(write_rows_8bit<f16>);
+      return combine<f16>(args, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-cudaError_t write(const AttentionParams& p, cudaStream_t stream) {
-  if (p.k_scale != nullptr) return write_8bit(p, stream);
-  const std::int64_t element = static_cast<std::int64_t>(size_of(p.dtype));
-  const auto whole = [&](std::int64_t elements) { return elements * element % 16 == 0; };
-  const bool vectors = whole(p.kv_heads * p.head_dim) && whole(p.k_stride) && whole(p.v_stride) &&
-                       aligned(p.k, 16) && aligned(p.v, 16) && aligned(p.k_cache, 16) &&
-                       aligned(p.v_cache, 16) && aligned(p.out, 16);
-  return launch(vectors ? write_rows<uint4> : write_rows<std::uint16_t>,
-                static_cast<unsigned>(p.rows), kWriteThreads, 0, stream, p);
+bool is_served(const AttentionParams& p) {
+  return p.head_dim >= 1 && p.head_dim <= 256 && p.kv_heads >= 1 && p.heads % p.kv_heads == 0;
+}
+
+// Where a rotated call keeps its queries, in front of what attention takes.
+std::size_t queries_bytes(const AttentionParams& p) {
+  const auto bytes = static_cast<std::int64_t>(size_of(p.dtype)) * p.rows * p.heads * p.head_dim;
+  return static_cast<std::size_t>(divide_up(bytes, 256)) * 256;
+}
+
+AttentionParams with_queries(AttentionParams p, const void* queries) {
+  p.q = queries;
+  p.q_stride = p.heads * p.head_dim;
+  return p;
 }
 
 }  // namespace
@@ -214,38 +154,27 @@ std::size_t paged_tree_attention_workspace(const AttentionParams& p) {
 
 cudaError_t paged_tree_attention(const AttentionParams& p, void* workspace, cudaStream_t stream) {
   if (p.rows <= 0) return cudaSuccess;
-  if (p.head_dim < 1 || p.head_dim > 256 || p.kv_heads < 1 || p.heads % p.kv_heads != 0) {
+  if (!is_served(p)) return cudaErrorInvalidValue;
+  const cudaError_t error = launch_write(p, stream);
+  if (error != cudaSuccess || p.requests <= 0) return error;
+  return attend(p, workspace, stream);
+}
+
+std::size_t rotated_tree_attention_workspace(const AttentionParams& p) {
+  if (p.rows <= 0) return 0;
+  return queries_bytes(p) + paged_tree_attention_workspace(with_queries(p, nullptr));
+}
+
+cudaError_t rotated_tree_attention(const AttentionParams& p, const RotationParams& rotation,
+                                   void* workspace, cudaStream_t stream) {
+  if (p.rows <= 0) return cudaSuccess;
+  if (!is_served(p) || rotation.size % 2 != 0 || rotation.size > p.head_dim) {
     return cudaErrorInvalidValue;
   }
-  cudaError_t error = write(p, stream);
+  const cudaError_t error = launch_write_heads(p, rotation, workspace, stream);
   if (error != cudaSuccess || p.requests <= 0) return error;
-
-  const Plan plan = plan_of(p);
-  char* const memory = static_cast<char*>(workspace);
-  const AttentionArgs args{
-      .p = p,
-      .group = static_cast<int>(p.heads / p.kv_heads),
-      .splits = plan.splits,
-      .partial_sums = reinterpret_cast<float*>(memory),
-      .partial_peak = reinterpret_cast<float2*>(
-          memory + (plan.keeps_parts() ? sums_bytes(p, plan.splits) : 0)),
-  };
-  if (plan.family == Family::prefix) return launch_prefix_attention(args, plan_prefix(p), stream);
-  if (plan.family == Family::tensor || plan.family == Family::tensor_wide) {
-    error = launch_tensor_attention(args, plan.family == Family::tensor_wide, stream);
-  } else {
-    error = launch_vector_attention(args, plan.family == Family::vector, stream);
-  }
-  if (error != cudaSuccess || plan.splits == 1) return error;
-  switch (p.dtype) {
-    case DType::f32:
-      return combine<float>(args, stream);
-    case DType::bf16:
-      return combine<bf16>(args, stream);
-    case DType::f16:
-      return combine<f16>(args, stream);
-  }
-  return cudaErrorInvalidValue;
+  return attend(with_queries(p, workspace), static_cast<char*>(workspace) + queries_bytes(p),
+                stream);
 }
 
 }  // namespace trtspec::cuda

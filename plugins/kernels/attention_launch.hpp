@@ -1,9 +1,22 @@
-// The three families of attention kernels, as the launcher chooses between them.
+// What the launcher of attention puts together: the writing of rows, and three families of kernels.
 #pragma once
+
+#include <kernels.hpp>
 
 #include "attention.cuh"
 
 namespace trtspec::cuda {
+
+inline bool aligned(const void* pointer, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+
+// K and V of the rows, if there are any, go to their slots, and the output of padding rows is zeros.
+cudaError_t launch_write(const AttentionParams& params, cudaStream_t stream);
+// The same of rows that turn; turned queries go to `queries` [rows, heads, head_dim], those of
+// padding rows do not.
+cudaError_t launch_write_heads(const AttentionParams& params, const RotationParams& rotation,
+                               void* queries, cudaStream_t stream);
 
 // Tiles of 16 queries, or of 64 with `wide`; bf16 and f16 with a head size up to 128 that is a
 // multiple of 8, caches aligned to 16 bytes and queries to 4.

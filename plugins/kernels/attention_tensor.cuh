@@ -37,7 +37,7 @@ __device__ inline void copy_keys(const AttentionParams& p, const C* cache, const
                                  int kv_head, const std::int64_t* slots, T* tile, float* scales) {
   constexpr int kChunks = kDim / 8;
   const int dim = static_cast<int>(p.head_dim);
-#pragma unroll 4
+#pragma unroll(sizeof(C) == 1 ? 2 : 4)  // those of 8 bits take registers on their way
   for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kTensorThreads) {
     const int key = i / kChunks;
     const int d = i % kChunks * 8;
