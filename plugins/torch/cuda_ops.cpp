@@ -38,15 +38,22 @@ Tensor workspace(std::size_t bytes, const Tensor& like) {
   return at::empty({int64_t(bytes)}, like.options().dtype(at::kByte));
 }
 
-Tensor attend(const trtspec::AttentionCall& call, const Tensor& q) {
+Tensor attend(const trtspec::AttentionCall& call, const Tensor& q,
+              const trtspec::cuda::RotationParams* rotation = nullptr) {
   const trtspec::AttentionParams params = call.params();
   TORCH_CHECK(params.sinks == nullptr,
               "paged_tree_attention: sinks are for CPUs alone, got a tensor on ", q.device());
   TORCH_CHECK(params.head_dim <= 256, "paged_tree_attention: head_dim must be at most 256 on CUDA,",
               " got ", params.head_dim);
-  const Tensor scratch = workspace(trtspec::cuda::paged_tree_attention_workspace(params), q);
-  C10_CUDA_CHECK(trtspec::cuda::paged_tree_attention(params, scratch.mutable_data_ptr(),
-                                                     stream_of(q)));
+  const Tensor scratch =
+      workspace(rotation == nullptr ? trtspec::cuda::paged_tree_attention_workspace(params)
+                                    : trtspec::cuda::rotated_tree_attention_workspace(params),
+                q);
+  void* const memory = scratch.mutable_data_ptr();
+  C10_CUDA_CHECK(rotation == nullptr
+                     ? trtspec::cuda::paged_tree_attention(params, memory, stream_of(q))
+                     : trtspec::cuda::rotated_tree_attention(params, *rotation, memory,
+                                                             stream_of(q)));
   return call.out();
 }
 
@@ -75,6 +82,34 @@ Tensor paged_tree_attention_8bit(const Tensor& q, const Tensor& k, const Tensor&
                                        block_tables, query_start, context_lens, is_tree, tree_mask,
                                        scale, sliding_window, soft_cap, sinks, k_scale, v_scale),
                 q);
+}
+
+// cos, sin: [T, 1, n / 2] f32, as trtspec/models/rope.py has them.
+Tensor rotated_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache,
+                              Tensor& v_cache, const Tensor& positions, const Tensor& slot_mapping,
+                              const Tensor& block_tables, const Tensor& query_start,
+                              const Tensor& context_lens, const Tensor& is_tree,
+                              const Tensor& tree_mask, double scale, int64_t sliding_window,
+                              const Tensor& cos, const Tensor& sin, bool interleaved) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  const char* const op = "rotated_tree_attention";
+  trtspec::check_dim(op, "cos", cos, 3);
+  trtspec::check_shape(op, "cos", cos, {q.size(0), 1, cos.size(2)});
+  trtspec::check_shape(op, "sin", sin, cos.sizes());
+  TORCH_CHECK(2 * cos.size(2) <= q.size(2), op, ": at most ", q.size(2),
+              " elements of a head can turn, got cos of ", cos.size(2), " pairs");
+  for (const Tensor& factors : {cos, sin}) {
+    trtspec::check_dtype(op, "cos or sin", factors, at::kFloat);
+    trtspec::check_device(op, "cos or sin", factors, q);
+    TORCH_CHECK(factors.is_contiguous(), op, ": cos and sin must be contiguous");
+  }
+  const trtspec::cuda::RotationParams rotation{cos.const_data_ptr<float>(),
+                                               sin.const_data_ptr<float>(), 2 * cos.size(2),
+                                               interleaved};
+  return attend(trtspec::AttentionCall(q, k, v, k_cache, v_cache, positions, slot_mapping,
+                                       block_tables, query_start, context_lens, is_tree, tree_mask,
+                                       scale, sliding_window, 0.0, std::nullopt),
+                q, &rotation);
 }
 
 Tensor causal_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -287,12 +322,18 @@ void force_attention_tiles(int64_t tiles) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(trtspec, m) {
+  m.def(
+      "_rotated_tree_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, "
+      "Tensor(b!) v_cache, Tensor positions, Tensor slot_mapping, Tensor block_tables, "
+      "Tensor query_start, Tensor context_lens, Tensor is_tree, Tensor tree_mask, float scale, "
+      "int sliding_window, Tensor cos, Tensor sin, bool interleaved) -> Tensor");
   m.def("_force_attention_tiles(int tiles) -> ()", &force_attention_tiles);
 }
 
 TORCH_LIBRARY_IMPL(trtspec, CUDA, m) {
   m.impl("paged_tree_attention", &paged_tree_attention);
   m.impl("paged_tree_attention_8bit", &paged_tree_attention_8bit);
+  m.impl("_rotated_tree_attention", &rotated_tree_attention);
   m.impl("sample", &sample);
   m.impl("causal_conv", &causal_conv);
   m.impl("gated_delta", &gated_delta);

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from trtspec.bench.gpu_bringup.attention import TILES, force
 from trtspec.config.tree import TreeShape
+from trtspec.models.rope import Rotation, rotate
 from trtspec.ops import (
     accept,
     accept_reference,
@@ -244,6 +245,22 @@ def alone(arguments: Sequence[Any], row: int) -> Tensor:
         torch.zeros(1, dtype=torch.bool, device=q.device),
         *(mask[one], scale, 0),
     )[0]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("pairs", [64, 20])
+def test_rotated_attention_has_the_bits_of_rotating_first(pairs: int, interleaved: bool) -> None:
+    requests = [(250, 24, True), (40, 20, False)]
+    device = on_gpu(attention_inputs(requests, 8, 2, 128, torch.bfloat16, 16, 0))
+    q, k, v, k_cache, v_cache, *rows = device
+    written = k_cache.clone(), v_cache.clone()
+    angles = torch.randn(q.shape[0], 1, pairs, device=q.device)
+    rotation = Rotation(angles.cos(), angles.sin(), interleaved)
+    op = torch.ops.trtspec._rotated_tree_attention
+    got = op(q, k, v, k_cache, v_cache, *rows, *rotation)
+    want = paged_tree_attention(rotate(q, rotation), rotate(k, rotation), v, *written, *rows)
+    assert torch.equal(got, want)
+    assert torch.equal(k_cache, written[0]) and torch.equal(v_cache, written[1])
 
 
 @pytest.mark.parametrize("tiles", TILES)
