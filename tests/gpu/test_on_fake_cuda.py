@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from trtspec import LLM, build
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.tensorrt import options as tensorrt_options
 from trtspec.config.tree import TreeShape
-from trtspec.ops import cuda_ops
+from trtspec.models.rope import Rotation, rotate
+from trtspec.ops import cuda_ops, paged_tree_attention
 from trtspec.ops.acceptance import accept
 from trtspec.ops.few_row_linear import Values
 from trtspec.ops.kv_compact import kv_compact
@@ -25,15 +27,15 @@ from trtspec.ops.sampling import draft_candidates, sample
 from .. import fake_cuda, inside
 from ..e2e.helpers import TinyModels, open_llm
 from ..fake_cuda import can_fake, played_cuda
-from . import test_cuda_ops, test_engine, test_kernels, test_tensorrt
+from . import test_attention, test_cuda_ops, test_engine, test_kernels, test_tensorrt
 
-MODULES = (test_cuda_ops, test_engine, test_kernels, test_tensorrt)
+MODULES = (test_attention, test_cuda_ops, test_engine, test_kernels, test_tensorrt)
 TREES = [(30, 6, True), (0, 5, True), (9, 1, False)]
 
 KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
     *(
         (
-            test_kernels.test_attention,
+            test_attention.test_attention,
             {
                 "requests": TREES,
                 "heads": 4,
@@ -46,10 +48,15 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
         for dtype, window in ((torch.float32, 0), (torch.bfloat16, 8))
     ),
     (
-        test_kernels.test_attention_over_8_bits,
+        test_attention.test_attention_over_8_bits,
         {"head_dim": 20, "dtype": torch.bfloat16, "window": 48},
     ),
-    (test_kernels.test_attention_in_a_graph_follows_its_buffers, {}),
+    (test_attention.test_attention_in_prefix_tiles, {"head_dim": 64, "window": 0}),
+    (
+        test_attention.test_rotated_attention_has_the_bits_of_rotating_first,
+        {"pairs": 20, "interleaved": True},
+    ),
+    (test_attention.test_attention_in_a_graph_follows_its_buffers, {"tiles": "prefix"}),
     (test_kernels.test_sample, {"case": 5}),
     (test_kernels.test_draft_candidates, {"case": 5, "mapped": False}),
     (test_kernels.test_draft_candidates, {"case": 0, "mapped": True}),
@@ -107,6 +114,12 @@ def test_all_are_played() -> None:
     )
 
 
+def _rotated(q: Tensor, k: Tensor, *rest: Any) -> Tensor:
+    """The op that only CUDA has."""
+    rotation = Rotation(*rest[-3:])
+    return paged_tree_attention(rotate(q, rotation), rotate(k, rotation), *rest[:-3])
+
+
 @pytest.mark.parametrize("case", KERNELS, ids=named)
 def test_kernels_and_launches(
     case: tuple[Callable[..., None], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
@@ -116,6 +129,8 @@ def test_kernels_and_launches(
         monkeypatch.setattr(cuda_ops, op.__name__, op)
     for name in ("mask_logits", "expand_tree", "keep_best", "marginal_trees"):
         monkeypatch.setattr(cuda_ops, name, getattr(torch.ops.trtspec, name))
+    monkeypatch.setattr(test_attention, "force", lambda tiles: None)
+    monkeypatch.setattr(test_attention, "rotated", _rotated)
     test, given = case
     with played_cuda():
         test(**given)

@@ -17,7 +17,7 @@ from trtspec.child_python import python_command, python_environment
 _FOLDER = "tests/gpu"
 _PYTEST = ("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "--tb=short", "--maxfail=5")
 _TESTS: Mapping[str, Sequence[str]] = {
-    "kernels": (f"{_FOLDER}/test_kernels.py",),
+    "kernels": (f"{_FOLDER}/test_kernels.py", f"{_FOLDER}/test_attention.py"),
     "kernels by NVRTC": (f"{_FOLDER}/test_cuda_ops.py",),
     "engines of modules": (f"{_FOLDER}/test_engine.py", "-k", "not compiled"),
     "compiled engines": (f"{_FOLDER}/test_engine.py", "-k", "test_compiled"),
@@ -25,6 +25,7 @@ _TESTS: Mapping[str, Sequence[str]] = {
 _PLAYED = {"kernels": (f"{_FOLDER}/test_on_fake_cuda.py", "-k", "kernels_and_launches and accept")}
 _SMALL = (
     f"{_FOLDER}/test_kernels.py",
+    f"{_FOLDER}/test_attention.py",
     "-k",
     "in_a_graph or test_accept or test_kv_compact or (test_sample and 5) or (candidates and 5)",
 )
