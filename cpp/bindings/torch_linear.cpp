@@ -103,7 +103,7 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
                                 const at::Tensor& scales, const std::optional<at::Tensor>& zeros,
                                 const std::optional<at::Tensor>& offsets,
                                 const std::optional<at::Tensor>& bias, int64_t out_features,
-                                int64_t bits, int64_t group_size, bool rounds_inputs,
+                                int64_t bits, int64_t group_size, int64_t input_bits,
                                 std::optional<at::ScalarType> out_dtype,
                                 const std::optional<at::Tensor>& norm, double eps, bool gated,
                                 const std::optional<at::Tensor>& residual,
@@ -117,7 +117,9 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
   const int64_t depth = call.params.in_features, group = group_size > 0 ? group_size : depth;
   const int64_t shape[] = {packed.size(0), (depth + group - 1) / group, kCodeOutputs};
   check_shape(op, "scales", scales, shape);
-  TORCH_CHECK(!e4m3 || (bits == 8 && !rounds_inputs), op,
+  TORCH_CHECK(input_bits == 0 || input_bits == 8 || input_bits == 16, op,
+              ": input_bits must be 0, 8 or 16, got ", input_bits);
+  TORCH_CHECK(!e4m3 || (bits == 8 && input_bits == 0), op,
               ": floats of 8 bits are multiplied by floats, got bits = ", bits);
   TORCH_CHECK(!(zeros.has_value() && offsets.has_value()), op, ": zeros or offsets, not both");
   const at::Tensor factors = scales.contiguous();
@@ -147,7 +149,7 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
        .scale_dtype = kernel_dtype(op, "scales", scales.scalar_type()),
        .bits = bits,
        .group_size = group_size,
-       .rounds_inputs = rounds_inputs,
+       .input_bits = input_bits,
        .table = values.defined() ? values.const_data_ptr<int8_t>() : nullptr,
        .e4m3 = e4m3});
   return call.out;
@@ -158,13 +160,13 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_quantised(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* zeros,
     AtenTensorHandle* offsets, AtenTensorHandle* bias, int64_t out_features, int64_t bits,
-    int64_t group_size, int32_t rounds_inputs, int32_t* out_dtype, AtenTensorHandle* norm,
+    int64_t group_size, int64_t input_bits, int32_t* out_dtype, AtenTensorHandle* norm,
     double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* table, int32_t e4m3,
     AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_linear_quantised(tensor(x), tensor(packed), tensor(scales), optional_tensor(zeros),
                                 optional_tensor(offsets), optional_tensor(bias), out_features,
-                                bits, group_size, rounds_inputs != 0, optional_dtype(out_dtype),
+                                bits, group_size, input_bits, optional_dtype(out_dtype),
                                 optional_tensor(norm), eps, gated != 0,
                                 optional_tensor(residual), optional_tensor(table), e4m3 != 0);
   });
@@ -188,7 +190,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "Tensor? residual=None) -> Tensor");
   m.def(
       "linear_quantised(Tensor x, Tensor packed, Tensor scales, Tensor? zeros, Tensor? offsets, "
-      "Tensor? bias, int out_features, int bits, int group_size, bool rounds_inputs, "
+      "Tensor? bias, int out_features, int bits, int group_size, int input_bits, "
       "ScalarType? out_dtype=None, *, Tensor? norm=None, float eps=0., bool gated=False, "
       "Tensor? residual=None, Tensor? table=None, bool e4m3=False) -> Tensor");
 }

@@ -17,7 +17,7 @@ constexpr const char* kOp = "moe";
 struct Coding {
   int64_t bits;
   int64_t group_size;
-  bool rounds_inputs;
+  int64_t input_bits;
   bool e4m3;
 };
 
@@ -43,7 +43,7 @@ struct LayersCall {
     trtspec::LinearQuantisedParams& first = layers.first;
     first.bits = coding.bits;
     first.group_size = coding.group_size;
-    first.rounds_inputs = coding.rounds_inputs;
+    first.input_bits = coding.input_bits;
     first.e4m3 = coding.e4m3;
     first.scale_dtype = trtspec::DType::f32;
     first.linear.in_features = depth;
@@ -137,7 +137,7 @@ at::Tensor run_moe(const at::Tensor& x, const at::Tensor& chosen, const at::Tens
                    const std::optional<at::Tensor>& down_offsets,
                    const std::optional<at::Tensor>& down_bias,
                    const std::optional<at::Tensor>& down_table, int64_t bits, int64_t group_size,
-                   bool rounds_inputs, bool e4m3, int64_t activation, double limit, double offset,
+                   int64_t input_bits, bool e4m3, int64_t activation, double limit, double offset,
                    const std::optional<at::Tensor>& residual) {
   check_dim(kOp, "x", x, 2);
   check_dim(kOp, "chosen", chosen, 2);
@@ -150,7 +150,7 @@ at::Tensor run_moe(const at::Tensor& x, const at::Tensor& chosen, const at::Tens
   check_dtype(kOp, "weights", factors, at::kFloat);
   check_chosen(ids, experts);
   const at::Tensor inputs = x.contiguous();
-  const Coding coding{bits, group_size, rounds_inputs, e4m3};
+  const Coding coding{bits, group_size, input_bits, e4m3};
   const LayersCall first({"up", up, up_scales, up_zeros, up_offsets, up_bias, up_table}, coding,
                          experts, hidden, 2 * inner_features, inputs);
   const LayersCall second(
@@ -190,7 +190,7 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_moe(
     AtenTensorHandle* up_offsets, AtenTensorHandle* up_bias, AtenTensorHandle* up_table,
     AtenTensorHandle down, AtenTensorHandle* down_scales, AtenTensorHandle* down_zeros,
     AtenTensorHandle* down_offsets, AtenTensorHandle* down_bias, AtenTensorHandle* down_table,
-    int64_t bits, int64_t group_size, int32_t rounds_inputs, int32_t e4m3, int64_t activation, double limit, double offset, AtenTensorHandle* residual,
+    int64_t bits, int64_t group_size, int64_t input_bits, int32_t e4m3, int64_t activation, double limit, double offset, AtenTensorHandle* residual,
     AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_moe(tensor(x), tensor(chosen), tensor(weights), inner_features, tensor(up),
@@ -199,7 +199,7 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_moe(
                    optional_tensor(up_table), tensor(down), optional_tensor(down_scales),
                    optional_tensor(down_zeros), optional_tensor(down_offsets),
                    optional_tensor(down_bias), optional_tensor(down_table), bits, group_size,
-                   rounds_inputs != 0, e4m3 != 0, activation, limit, offset, optional_tensor(residual));
+                   input_bits, e4m3 != 0, activation, limit, offset, optional_tensor(residual));
   });
 }
 
@@ -209,7 +209,7 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "Tensor? up_scales, Tensor? up_zeros, Tensor? up_offsets, Tensor? up_bias, "
       "Tensor? up_table, Tensor down, Tensor? down_scales, Tensor? down_zeros, "
       "Tensor? down_offsets, Tensor? down_bias, Tensor? down_table, "
-      "int bits, int group_size, bool rounds_inputs, bool e4m3, int activation, float limit, float offset, "
+      "int bits, int group_size, int input_bits, bool e4m3, int activation, float limit, float offset, "
       "Tensor? residual) -> Tensor");
   m.def("_expert_bytes_read() -> int", &trtspec::expert_bytes_read);
 }

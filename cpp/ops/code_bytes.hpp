@@ -176,8 +176,24 @@ template <class Codes>
 using ByteSums = WordSums;
 #endif
 
-// Four inputs by a load of their own, which processors repeat in a vector without a detour.
-TRTSPEC_INLINE std::int32_t four_bytes(const std::int8_t* x) {
+// sums plus products of two 16-bit halves of each element of words, and two inputs.
+TRTSPEC_INLINE VI add_words(VI sums, VU words, std::int32_t x) {
+#if defined(__AVX512VNNI__)
+  return (VI)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)words, _mm512_set1_epi32(x));
+#elif defined(__AVX512F__)
+  return sums + (VI)_mm512_madd_epi16((__m512i)words, _mm512_set1_epi32(x));
+#elif defined(__AVXVNNI__)
+  return (VI)_mm256_dpwssd_avx_epi32((__m256i)sums, (__m256i)words, _mm256_set1_epi32(x));
+#elif defined(__AVX2__)
+  return sums + (VI)_mm256_madd_epi16((__m256i)words, _mm256_set1_epi32(x));
+#else
+  return sums + (VI)(words & 0xffffu) * std::int32_t(std::int16_t(x)) + (VI)(words >> 16) * (x >> 16);
+#endif
+}
+
+// What is multiplied together, by a load of its own, which processors repeat in a vector without a
+// detour.
+TRTSPEC_INLINE std::int32_t four_bytes(const void* x) {
   std::int32_t value;
   std::memcpy(&value, x, sizeof value);
   return value;
@@ -227,6 +243,45 @@ struct ByteInputs {
     return Sums::total(part, centre(inputs, group));
   }
   static TRTSPEC_INLINE VI plus(VI total, Part part) { return Sums::plus(total, part); }
+
+  static TRTSPEC_INLINE VF finish(VI sum) { return __builtin_convertvector(sum, VF); }
+  static TRTSPEC_INLINE VF scaled(const CodeInputs& inputs, std::int64_t group, VF scale) {
+    return scale * inputs.scales[group];
+  }
+};
+
+// The same of 16 bits, by weights that are widened to as many once for all rows.
+template <class Codes>
+struct ShortInputs {
+  using Input = std::int16_t;
+  using Sum = VI;
+  using Part = VI;
+  static constexpr bool kOfFloats = false;
+  static constexpr std::int64_t kMostLines = 0;
+
+  static TRTSPEC_INLINE VI begin(const CodeInputs& inputs, std::int64_t group) {
+    return splat_int(inputs.centres[group]);
+  }
+  static TRTSPEC_INLINE VI total(VI part, const CodeInputs&, std::int64_t) { return part; }
+
+  template <int Rows>
+  static TRTSPEC_INLINE void add(const Codes& kind, const VUc* codes, const std::int16_t* x,
+                                 VI (*parts)[kCodeVectors]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 2 * (8 / Codes::kBits); ++i, x += 2 * Rows) {
+      VU words[kCodeVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kCodeVectors; ++v) {
+        words[v] = kind.bytes(codes[v], i / 2) >> (8 * (i % 2)) & 0x00ff00ffu;
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
+        const std::int32_t inputs = four_bytes(x + r * 2);
+#pragma GCC unroll 4
+        for (int v = 0; v < kCodeVectors; ++v) parts[r][v] = add_words(parts[r][v], words[v], inputs);
+      }
+    }
+  }
 
   static TRTSPEC_INLINE VF finish(VI sum) { return __builtin_convertvector(sum, VF); }
   static TRTSPEC_INLINE VF scaled(const CodeInputs& inputs, std::int64_t group, VF scale) {

@@ -64,13 +64,13 @@ void with_code_inputs(const LinearQuantisedParams& params, std::int64_t block_ro
   const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
   CodeInputs inputs{};
   inputs.blocks = (rows + block_rows - 1) / block_rows;
-  inputs.size = params.rounds_inputs && (params.group_size == 0 || size > 128) ? 128 : size;
+  inputs.size = params.input_bits > 0 && size > 128 ? 128 : size;
   inputs.groups = (depth + inputs.size - 1) / inputs.size;
   // A stride that is no multiple of a page keeps the rows of a tile in different cache sets.
   inputs.stride = (depth + 63) / 64 * 64 + 64;
   // Tiles of rows read behind the last.
-  const Scratch<float> x = make_scratch<float>(
-      (rows + 15) * (params.rounds_inputs ? inputs.stride / 4 : inputs.stride));
+  const Scratch<std::byte> x =
+      make_scratch<std::byte>((rows + 15) * inputs.stride * input_bytes(params));
   const Scratch<float> factors = make_scratch<float>(3 * rows * inputs.groups);
   inputs.x = x.get();
   inputs.scales = factors.get();
@@ -103,7 +103,7 @@ void linear_quantised(const LinearQuantisedParams& params) {
     product.linear = linear;
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
     // Whole numbers have the same sums in every order, so the rows may choose.
-    if (product.rounds_inputs && linear.rows >= amx::kTileCodeRows && active_isa() >= Isa::amx) {
+    if (product.input_bits == 8 && linear.rows >= amx::kTileCodeRows && active_isa() >= Isa::amx) {
       return with_code_inputs(product, 1, [&](const CodeInputs& inputs) {
         amx::linear_codes_amx(product, inputs);
       });
@@ -111,10 +111,10 @@ void linear_quantised(const LinearQuantisedParams& params) {
 #endif
     with_code_inputs(product, code_rows(active_isa()), [&](const CodeInputs& inputs) {
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-      if (product.rounds_inputs && active_isa() >= Isa::avx512_bf16) {
+      if (product.input_bits > 0 && active_isa() >= Isa::avx512_bf16) {
         return avx512_bf16::linear_codes_dot(product, inputs);
       }
-      if (product.rounds_inputs && active_isa() == Isa::avx_vnni) {
+      if (product.input_bits > 0 && active_isa() == Isa::avx_vnni) {
         return avx_vnni::linear_codes_vnni(product, inputs);
       }
 #endif

@@ -224,4 +224,10 @@ void run_codes(const LinearQuantisedParams& params, const CodeInputs& inputs) {
   });
 }
 
+// Of inputs that were rounded.
+inline void run_whole_codes(const LinearQuantisedParams& params, const CodeInputs& inputs) {
+  if (params.input_bits == 16) return run_codes<ShortInputs>(params, inputs);
+  run_codes<ByteInputs>(params, inputs);
+}
+
 }  // namespace trtspec::TRTSPEC_ISA_NS

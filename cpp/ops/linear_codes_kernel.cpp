@@ -1,11 +1,12 @@
-// The linear op with weights in codes; and its inputs, rounded to 8 bits or as floats.
+// The linear op with weights in codes; and its inputs, rounded to 8 or 16 bits or as floats.
 #include "linear_codes.hpp"
 
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
 constexpr double kInputGrain = 1 << 15;   // elements worth a thread: some microseconds
-constexpr float kLargest = 127;
+template <class Code>
+constexpr float kLargest = sizeof(Code) == 1 ? 127 : 32767;
 constexpr float kSmallest = 1e-30f;       // a group of inputs below is zero
 constexpr float kWhole = 12582912.0f;     // added to a small float, leaves its nearest whole number
 typedef std::int8_t VB __attribute__((vector_size(kLanes)));
@@ -67,8 +68,7 @@ class RowPlace {
     first_ = inputs.first_row(params.linear.rows, block);
     rows_ = inputs.first_row(params.linear.rows, block + 1) - first_;
     row_ = row - first_;
-    const std::int64_t element = params.rounds_inputs ? 1 : 4;
-    bytes_ = static_cast<char*>(inputs.x) + first_ * inputs.stride * element + row_ * 4;
+    bytes_ = static_cast<char*>(inputs.x) + first_ * inputs.stride * input_bytes(params) + row_ * 4;
     of_groups_ = first_ * inputs.groups + row_;
   }
 
@@ -96,10 +96,17 @@ class RowPlace {
   char* bytes_;
 };
 
+TRTSPEC_INLINE void store_codes(std::int8_t* to, VI codes) {
+  *reinterpret_cast<VBu*>(to) = low_bytes(codes);
+}
+
+TRTSPEC_INLINE void store_codes(std::int16_t* to, VI codes) {
+  *reinterpret_cast<VHu*>(to) = narrow((VU)codes);
+}
+
 // What is kept of a group beside its codes.
 TRTSPEC_INLINE void keep_group(const CodeInputs& inputs, std::int64_t index, std::int32_t centre,
-                               float magnitude, std::int32_t total) {
-  const float scale = magnitude < kSmallest ? 0.0f : magnitude / kLargest;
+                               float scale, std::int32_t total) {
   inputs.scales[index] = scale;
   inputs.sums[index] = scale * float(total);
   inputs.centres[index] = -centre * total;
@@ -107,10 +114,10 @@ TRTSPEC_INLINE void keep_group(const CodeInputs& inputs, std::int64_t index, std
 
 // The codes of `count` inputs, with zeros behind them to the end of a vector. Size: so many inputs,
 // whose values stay in registers; 0: any number up to 128.
-template <int Size, class Value>
+template <int Size, class Value, class Code>
 TRTSPEC_INLINE void round_group(const Value* x, std::int64_t count, std::int32_t centre,
                                 const CodeInputs& inputs, std::int64_t index,
-                                std::int8_t* codes) {
+                                Code* codes) {
   constexpr int kMost = (Size > 0 ? Size : 128) / kLanes;
   const int vectors = Size > 0 ? kMost : int((count + kLanes - 1) / kLanes);
   VF values[kMost];
@@ -129,21 +136,34 @@ TRTSPEC_INLINE void round_group(const Value* x, std::int64_t count, std::int32_t
     most = bits > most ? bits : most;
   }
   const float magnitude = __builtin_bit_cast(float, largest_of(most));
-  const float inverse = magnitude < kSmallest ? 0.0f : kLargest / magnitude;
+  const float inverse = magnitude < kSmallest ? 0.0f : kLargest<Code> / magnitude;
   VI sum{};
 #pragma GCC unroll 8
   for (int i = 0; i < vectors; ++i) {
     const VI code = (VI)(values[i] * inverse + kWhole) - 0x4b400000;
     sum += code;
-    *reinterpret_cast<VBu*>(codes + i * kLanes) = low_bytes(code);
+    store_codes(codes + i * kLanes, code);
   }
-  keep_group(inputs, index, centre, magnitude, sum_of(sum));
+  const float scale = magnitude < kSmallest ? 0.0f : magnitude / kLargest<Code>;
+  keep_group(inputs, index, centre, scale, sum_of(sum));
 }
 
-template <class Value>
+// As bytes of weights become 16 bits: the second of four inputs and the third change places.
+TRTSPEC_INLINE void order_codes(std::int8_t*, std::int64_t) {}
+
+TRTSPEC_INLINE void order_codes(std::int16_t* codes, std::int64_t count) {
+  for (std::int64_t k = 0; k < count; k += 4) {
+    const std::int16_t second = codes[k + 1];
+    codes[k + 1] = codes[k + 2];
+    codes[k + 2] = second;
+  }
+}
+
+template <class Code, class Value>
 void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, std::int64_t row) {
   const std::int64_t depth = params.linear.in_features;
   const Value* x = static_cast<const Value*>(params.linear.x) + row * depth;
+  constexpr std::int64_t kSize = sizeof(Code);
   const RowPlace place(params, inputs, row);
   std::int32_t centre = 0;
   with_codes(params, [&](const auto& kind) { centre = kind.kCentre; });
@@ -151,7 +171,7 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
     const std::int64_t begin = g * inputs.size;
     const std::int64_t count = depth - begin < inputs.size ? depth - begin : inputs.size;
     const std::int64_t index = place.of_group(g);
-    alignas(64) std::int8_t codes[128 + kLanes];
+    alignas(64) Code codes[128 + kLanes];
     if (count == 32) {
       round_group<32>(x + begin, count, centre, inputs, index, codes);
     } else if (count == 128) {
@@ -159,9 +179,11 @@ void round_row(const LinearQuantisedParams& params, const CodeInputs& inputs, st
     } else {
       round_group<0>(x + begin, count, centre, inputs, index, codes);
     }
-    place.put(begin, count, codes);
+    const std::int64_t fours = (count + 3) / 4 * 4;
+    order_codes(codes, fours);
+    place.put(begin * kSize, fours * kSize, codes);
   }
-  place.put_zeros((depth + 3) / 4 * 4, inputs.stride);
+  place.put_zeros((depth + 3) / 4 * 4 * kSize, inputs.stride * kSize);
 }
 
 template <class Value>
@@ -187,7 +209,8 @@ template <class Value>
 void make_inputs(const LinearQuantisedParams& params, const CodeInputs& inputs) {
   const double size = double(params.linear.rows) * double(params.linear.in_features);
   parallel_for(params.linear.rows, threads_for(size, kInputGrain), [&](std::int64_t row, int) {
-    if (params.rounds_inputs) return round_row<Value>(params, inputs, row);
+    if (params.input_bits == 8) return round_row<std::int8_t, Value>(params, inputs, row);
+    if (params.input_bits == 16) return round_row<std::int16_t, Value>(params, inputs, row);
     widen_row<Value>(params, inputs, row);
   });
 }
@@ -203,7 +226,7 @@ void linear_code_inputs_kernel(const LinearQuantisedParams& params, const CodeIn
 }
 
 void linear_codes_kernel(const LinearQuantisedParams& params, const CodeInputs& inputs) {
-  if (params.rounds_inputs) return run_codes<ByteInputs>(params, inputs);
+  if (params.input_bits > 0) return run_whole_codes(params, inputs);
   run_codes<FloatInputs>(params, inputs);
 }
 

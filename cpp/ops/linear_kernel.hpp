@@ -23,10 +23,11 @@ constexpr int code_rows(Isa isa) { return isa >= Isa::avx512 ? 12 : isa >= Isa::
 // The inputs of linear_quantised, rows of `stride` elements with zeros behind the last, in blocks of
 // nearly equal numbers of rows. In a block of n rows, four bytes of its first row are followed by
 // those of its others, then come the next four bytes of each: what is multiplied together lies
-// together, in places that need no register of their own for each row. What belongs to a group of
+// together, in places that need no register of their own for each row. Of int16 codes, inputs 4 i and
+// 4 i + 2 are four bytes, and 4 i + 1 and 4 i + 3, which is how bytes of weights become 16 bits. What belongs to a group of
 // `size` inputs lies likewise, [groups][n] in each block.
 struct CodeInputs {
-  void* x;  // int8 codes, or floats
+  void* x;  // int8 or int16 codes, or floats
   std::int64_t stride;
   std::int64_t blocks;
   std::int64_t size;
@@ -40,6 +41,11 @@ struct CodeInputs {
     return rows * block / blocks;
   }
 };
+
+// Bytes of an input there.
+constexpr std::int64_t input_bytes(const LinearQuantisedParams& params) {
+  return params.input_bits > 0 ? params.input_bits / 8 : std::int64_t{sizeof(float)};
+}
 
 TRTSPEC_DECLARE_KERNEL(void, linear_code_inputs_kernel,
                        (const LinearQuantisedParams& params, const CodeInputs& inputs))

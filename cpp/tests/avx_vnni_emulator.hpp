@@ -1,7 +1,7 @@
-// Runs programs with the dot product of bytes of AVX-VNNI on processors without it: it traps as an
-// illegal instruction (SIGILL), and is decoded and done on the registers that the signal saved. What
-// is emulated: vpdpbusd of vectors of 32 bytes, all three in registers; anything else ends the
-// program. Semantics and encodings: Intel's Software Developer's Manual, volumes 1 (13.4, how
+// Runs programs with the dot products of AVX-VNNI on processors without them: they trap as illegal
+// instructions (SIGILL), and are decoded and done on the registers that the signal saved. What is
+// emulated: vpdpbusd and vpdpwssd of vectors of 32 bytes, all three in registers; anything else ends
+// the program. Semantics and encodings: Intel's Software Developer's Manual, volumes 1 (13.4, how
 // registers are saved) and 2.
 #pragma once
 #include <cpuid.h>
@@ -49,12 +49,22 @@ class Registers {
   std::uint8_t* saved_;
 };
 
-// Adds the products of four bytes without a sign and four with one to each number of the sums.
-inline void add_products(Vector& sums, const Vector& a, const Vector& b) {
+constexpr std::uint8_t kOfBytes = 0x50, kOfWords = 0x52;
+
+// Adds to each number of the sums the products of four bytes without a sign and four with one, or of
+// two words each.
+inline void add_products(std::uint8_t kind, Vector& sums, const Vector& a, const Vector& b) {
   for (std::size_t i = 0; i < sums.size(); i += 4) {
     std::int32_t sum;
     std::memcpy(&sum, &sums[i], sizeof sum);
-    for (std::size_t k = i; k < i + 4; ++k) sum += a[k] * static_cast<std::int8_t>(b[k]);
+    if (kind == kOfBytes) {
+      for (std::size_t k = i; k < i + 4; ++k) sum += a[k] * static_cast<std::int8_t>(b[k]);
+    } else {
+      std::int16_t x[2], y[2];
+      std::memcpy(x, &a[i], sizeof x);
+      std::memcpy(y, &b[i], sizeof y);
+      sum += x[0] * y[0] + x[1] * y[1];
+    }
     std::memcpy(&sums[i], &sum, sizeof sum);
   }
 }
@@ -64,7 +74,7 @@ inline void on_illegal_instruction(int, siginfo_t*, void* context) {
   const auto* const code = reinterpret_cast<const std::uint8_t*>(machine.gregs[REG_RIP]);
   // A VEX prefix of three bytes, the map 0F38, W 0, 32 bytes, the prefix 66.
   const bool is_known = code[0] == 0xc4 && (code[1] & 0x1f) == 2 && (code[2] & 0x87) == 5 &&
-                        code[3] == 0x50 && code[4] >> 6 == 3;
+                        (code[3] == kOfBytes || code[3] == kOfWords) && code[4] >> 6 == 3;
   if (!is_known) refuse("an instruction that is not emulated");
   auto* const saved = reinterpret_cast<std::uint8_t*>(machine.fpregs);
   std::uint64_t parts;
@@ -75,7 +85,7 @@ inline void on_illegal_instruction(int, siginfo_t*, void* context) {
   const int b = (code[4] & 7) | (code[1] & 0x20 ? 0 : 8);
   const int a = ~code[2] >> 3 & 15;
   Vector value = registers.get(sums);
-  add_products(value, registers.get(a), registers.get(b));
+  add_products(code[3], value, registers.get(a), registers.get(b));
   registers.set(sums, value);
   machine.gregs[REG_RIP] += 5;
 }

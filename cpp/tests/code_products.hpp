@@ -1,4 +1,4 @@
-// A product by weights in codes and inputs of 8 bits, as kernels take it, for tests that compare two.
+// A product by weights in codes and inputs of 8 or 16 bits, as kernels take it, for tests that compare two.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ class CodeProduct {
  public:
   using Kernel = void (*)(const trtspec::LinearQuantisedParams&, const trtspec::CodeInputs&);
 
-  explicit CodeProduct(const CodeCase& of) {
+  explicit CodeProduct(const CodeCase& of, std::int64_t input_bits = 8) {
     constexpr std::int64_t kOutputs = trtspec::kCodeOutputs;
     const std::int64_t panels = (of.width + kOutputs - 1) / kOutputs;
     const std::int64_t groups =
@@ -54,7 +54,7 @@ class CodeProduct {
     params_.table = of.kind == CodeCase::table ? values_.data() : nullptr;
     params_.bits = of.bits;
     params_.group_size = of.group_size;
-    params_.rounds_inputs = true;
+    params_.input_bits = input_bits;
   }
 
   // The outputs by a kernel, whose inputs another one makes in blocks of so many rows at most.
@@ -66,7 +66,7 @@ class CodeProduct {
     inputs.groups = (depth + inputs.size - 1) / inputs.size;
     inputs.stride = (depth + 63) / 64 * 64 + 64;
     inputs.blocks = (rows + block_rows - 1) / block_rows;
-    std::vector<std::int8_t> codes(size((rows + 15) * inputs.stride));
+    std::vector<std::int8_t> codes(size((rows + 15) * inputs.stride * input_bytes(params_)));
     std::vector<float> factors(size(rows * inputs.groups)), sums(factors.size());
     std::vector<std::int32_t> centres(factors.size());
     inputs.x = codes.data();

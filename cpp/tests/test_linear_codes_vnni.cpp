@@ -1,16 +1,17 @@
-// The kernel for weights in codes by the dot product of bytes of AVX-VNNI: the bits of the one
-// without it; where the processor lacks it, on the emulator.
+// The kernel for weights in codes by the dot products of AVX-VNNI: the bits of the one without them; where the processor lacks them, on the emulator.
 #include "avx_vnni_emulator.hpp"
 #include "code_products.hpp"
 
 namespace {
 
 void check_case(const CodeCase& of) {
-  CodeProduct product(of);
   const auto make_inputs = &trtspec::avx2::linear_code_inputs_kernel;
   const std::int64_t together = trtspec::code_rows(trtspec::Isa::avx_vnni);
-  check_same(product.run(make_inputs, together, &trtspec::avx2::linear_codes_kernel),
-             product.run(make_inputs, together, &trtspec::avx_vnni::linear_codes_vnni));
+  for (const std::int64_t input_bits : {8, 16}) {
+    CodeProduct product(of, input_bits);
+    check_same(product.run(make_inputs, together, &trtspec::avx2::linear_codes_kernel),
+               product.run(make_inputs, together, &trtspec::avx_vnni::linear_codes_vnni));
+  }
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class Network(nn.Module):
         y = lora(x, self.a, self.b, index, (SIZE - 8, 8), residual=y)
         y = rotate(y.view(-1, SIZE // HEAD, HEAD), turns).flatten(1)
         weights = QuantisedWeights(self.second, self.scales)
-        y = linear_quantised(y, weights, None, SIZE, 8, 0, rounds_inputs=False)
+        y = linear_quantised(y, weights, None, SIZE, 8, 0, input_bits=0)
         y = (y.view(-1, SHORT, SIZE // SHORT) * self.factors[:, None]).flatten(1)
         return (rotate(y.view(-1, SIZE // HEAD, HEAD), turns),)
 

@@ -62,7 +62,7 @@ def kept(checkpoint: Checkpoint) -> Tensor:
     name = "layers.1.mlp.down.weight"
     header = checkpoint.tensors.headers[name]
     assert header.storage is not None
-    kind = kept_as(header.storage, False)
+    kind = kept_as(header.storage, 0)
     specs = kind.storage(*header.shape, torch.float32)
     buffers = {name: torch.zeros(s.shape, dtype=s.dtype) for name, s in specs.items()}
     assert kind.load([StoredWeight.read(checkpoint.tensors, name)], buffers).error == 0
@@ -139,7 +139,7 @@ def test_experts_of_one_layer_share_a_size() -> None:
     whole, grouped = WeightStorage(4, 0, "float16"), WeightStorage(4, 128, "float16")
     parts = {f"{e}.{p}": grouped if p == "down" else whole for e in (0, 1) for p in PARTS}
     storage = NetworkStorage.of({f"experts.{name}": each for name, each in parts.items()})
-    kept = {scheme: kept_as(scheme, False) for scheme in storage.schemes}
+    kept = {scheme: kept_as(scheme, 0) for scheme in storage.schemes}
     formats = replace(NetworkFormats.uniform(PANELS), storage=storage, kept=kept).at("experts")
     kind = formats.of_experts(2, PARTS)
     assert isinstance(kind, QuantisedFormat) and kind.scheme == grouped
@@ -168,7 +168,7 @@ def test_experts_that_differ(change: dict[str, Any] | None, told: str) -> None:
     usual = WeightStorage(4, 32, "float16")
     odd = None if change is None else replace(usual, **change)
     storage = NetworkStorage(usual, (("experts.1.up", odd),))
-    kept = {scheme: kept_as(scheme, False) for scheme in storage.schemes}
+    kept = {scheme: kept_as(scheme, 0) for scheme in storage.schemes}
     formats = replace(NetworkFormats.uniform(PANELS), storage=storage, kept=kept).at("experts")
     message = f"of experts have weights of 2 formats ({told}), .* (weight_dtype bfloat16)"
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):

@@ -43,15 +43,15 @@ def test_read_and_kept_to_the_bit(tmp_path: Path, name: str) -> None:
     assert stored.name == ("float8" if parts.get("weight", floats).dtype == FP8 else "float4")
     scheme = stored.scheme("layers.1.mlp.down")
     assert scheme is not None and stored.scheme("layers.0.mlp.down") is None
-    for activation, rounds in (("float32", False), ("int8", True)):
-        if rounds and scheme.is_float8:
+    for activation, bits in (("float32", 0), ("int8", 8)):
+        if bits and scheme.is_float8:
             continue
         build = BuildConfig("float32", activation_dtype=activation)
         resolved, reasons = resolve_weights(build, "float32", stored, CPU)
         assert reasons == [f"weights {stored.name}: as the checkpoint stores them"]
         formats = formats_of(resolved, True, stored).at("layers.1.mlp")
         kind = formats.of({"down": N})
-        assert kind == kept_format(scheme, rounds)
+        assert kind == kept_format(scheme, bits)
         specs = kind.storage(N, K, torch.float32)
         buffers = {n: torch.empty(s.shape, dtype=s.dtype) for n, s in specs.items()}
         assert kind.load([StoredWeight.read(checkpoint.tensors, NAME)], buffers).error == 0
@@ -59,7 +59,7 @@ def test_read_and_kept_to_the_bit(tmp_path: Path, name: str) -> None:
         x = torch.randn(5, K, generator=torch.Generator().manual_seed(7))
         around: dict[str, Any] = {"norm": None, "gated": False, "residual": None}
         found, want = kind.product(buffers, x, None, N, None, **around), x @ floats.T
-        assert (found - want).norm() < (0.02 if rounds else 1e-5) * want.norm()
+        assert (found - want).norm() < (0.02 if bits else 1e-5) * want.norm()
 
 
 def bent(role: str, to: Callable[[Tensor], Tensor | None]) -> Callable[[Parts], Any]:
@@ -111,7 +111,7 @@ def test_fp8_that_is_nan_is_refused(tmp_path: Path) -> None:
     parts, _ = CASES["fp8"].layer(N, K)
     bent("weight", nan_at(5, 0xFF))(parts)
     checkpoint = opened(tmp_path, parts, CASES["fp8"].config)
-    kind = kept_format(checkpoint.tensors.headers[NAME].storage, False)  # type: ignore[arg-type]
+    kind = kept_format(checkpoint.tensors.headers[NAME].storage, 0)  # type: ignore[arg-type]
     specs = kind.storage(N, K, torch.float32)
     buffers = {n: torch.empty(s.shape, dtype=s.dtype) for n, s in specs.items()}
     with pytest.raises(CheckpointError, match=f"{NAME} has 1 values that are NaN"):

@@ -69,7 +69,7 @@ def test_logits_are_those_of_the_dequantised_model(
     assert isinstance(kinds[0], JoinedFormat) and kinds[0].parts[1][1] == PANELS
     assert model.lm_head.format == PANELS
     o = model.layers[1].attn.o.format
-    assert isinstance(o, QuantisedFormat) and not o.rounds_inputs
+    assert isinstance(o, QuantisedFormat) and o.input_bits == 0
     exact = log_probabilities(loaded(floats), IDS)
     torch.testing.assert_close(log_probabilities(model, IDS), exact, rtol=0, atol=2e-4)
     rounded = log_probabilities(loaded(path), IDS)

@@ -53,7 +53,7 @@ def stored(scheme: WeightStorage) -> QuantisedTensor:
 @pytest.mark.parametrize("name", SCHEMES)
 def test_weights_of_checkpoints(name: str) -> None:
     torch.manual_seed(0)
-    plain = QuantisedFormat(SCHEMES[name], rounds_inputs=False)
+    plain = QuantisedFormat(SCHEMES[name], input_bits=0)
     tiled = for_few_rows(plain)
     assert isinstance(tiled, TiledFormat)
     part = StoredWeight("a", stored(plain.scheme))

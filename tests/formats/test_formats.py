@@ -24,9 +24,9 @@ from trtspec.ops.linear import rms_norm, swiglu
 FORMATS: dict[str, WeightFormat] = {
     "panels": PANELS,
     "rows": ROWS,
-    "int8": QuantisedFormat(WeightStorage(8), rounds_inputs=False),
-    "int8-groups": QuantisedFormat(WeightStorage(8, 32), rounds_inputs=False),
-    "int4": QuantisedFormat(WeightStorage(4, 32, "float16"), rounds_inputs=False),
+    "int8": QuantisedFormat(WeightStorage(8), input_bits=0),
+    "int8-groups": QuantisedFormat(WeightStorage(8, 32), input_bits=0),
+    "int4": QuantisedFormat(WeightStorage(4, 32, "float16"), input_bits=0),
     "rows-few": FewRowFormat(),
     "int8-tiles": TiledFormat(WeightStorage(8)),
     "int4-tiles": TiledFormat(WeightStorage(4, 32, "float16")),
@@ -160,10 +160,11 @@ def test_what_is_asked_for_is_made(
     build = BuildConfig("float32", activation_dtype=activation, **asked)
     formats = formats_of(resolve_weights(build, "float32", None, CPU)[0], in_panels=True)
     made = formats.at("layers.0").of({"attn.q": 8}), formats.of_head("head")
-    rounds = activation != "float32", False  # what logits are made of is not rounded
-    for kind, scheme, rounded in zip(made, (layers, head), rounds, strict=True):
+    bits = 0 if activation == "float32" else 8
+    # What logits are made of is rounded less.
+    for kind, scheme, rounded in zip(made, (layers, head), (bits, 2 * bits), strict=True):
         assert kind == (QuantisedFormat(scheme, rounded) if scheme else PANELS)
     assert formats.target_head == made[1]
     draft = formats_of(resolve_weights(build, "float32", None, CPU)[0], True, rounds_head=True)
-    rounded = QuantisedFormat(head, activation != "float32") if head else PANELS
+    rounded = QuantisedFormat(head, bits) if head else PANELS
     assert draft.of_head("head") == rounded and draft.layers == formats.layers

@@ -55,5 +55,5 @@ class HalfFormat(WeightFormat):
         return 2 * n * k
 
 
-TOY = FormatKind("toy", lambda group, rounds_inputs: HalfFormat())
-INT8_AGAIN = FormatKind("int8", lambda group, rounds_inputs: HalfFormat())
+TOY = FormatKind("toy", lambda group, input_bits: HalfFormat())
+INT8_AGAIN = FormatKind("int8", lambda group, input_bits: HalfFormat())

@@ -147,7 +147,7 @@ FORMATS = {
     "panels": PANELS,
     "rows": ROWS,
     "by products": NoWay(),
-    "int8": QuantisedFormat(WeightStorage(8, 32), rounds_inputs=False),
+    "int8": QuantisedFormat(WeightStorage(8, 32), input_bits=0),
 }
 
 

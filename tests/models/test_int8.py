@@ -53,7 +53,7 @@ def test_logits_of_the_dequantised_model(tmp_path: Path, case: str, bits: int, g
 
 def integers(bits: int, group: int) -> NetworkFormats:
     scheme = WeightStorage(bits, group)
-    return NetworkFormats.uniform(QuantisedFormat(scheme, rounds_inputs=False))
+    return NetworkFormats.uniform(QuantisedFormat(scheme, input_bits=0))
 
 
 def test_not_a_number_is_refused(tmp_path: Path) -> None:

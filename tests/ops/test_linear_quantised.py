@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ isa = each_isa("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
 def make(
     rows: int, depth: int, width: int, case: tuple[int, int, str, str], dtype: torch.dtype
 ) -> tuple[Any, ...]:
-    """Arguments of the op but rounds_inputs; all codes are among the weights, and one group of
+    """Arguments of the op but input_bits; all codes are among the weights, and one group of
     inputs is zero, one far larger than the others."""
     bits, group, scale_dtype, kind = case
     noise = torch.Generator().manual_seed(rows * depth + bits)
@@ -63,9 +64,9 @@ def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got / scale, want / scale, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("rounds_inputs", [True, False])
+@pytest.mark.parametrize("input_bits", [0, 8, 16])
 @pytest.mark.parametrize("case", CASES)
-def test_equals_reference(isa: str, case: tuple[int, int, str, str], rounds_inputs: bool) -> None:
+def test_equals_reference(isa: str, case: tuple[int, int, str, str], input_bits: int) -> None:
     for rows, depth, width in (
         *((rows, 300, 70) for rows in (0, 1, 2, 5, 6, 12, 13, 25, 97)),
         (1, 1, 1), (5, 33, 65), (9, 130, 16), (3, 768, 200),
@@ -73,8 +74,8 @@ def test_equals_reference(isa: str, case: tuple[int, int, str, str], rounds_inpu
         dtype = (torch.float32, torch.bfloat16, torch.float16)[rows % 3]
         arguments = make(rows, depth, width, case, dtype)
         close(
-            linear_quantised(*arguments, rounds_inputs),
-            linear_quantised_reference(*arguments, rounds_inputs),
+            linear_quantised(*arguments, input_bits),
+            linear_quantised_reference(*arguments, input_bits),
         )
 
 
@@ -88,30 +89,30 @@ def test_what_stands_around_equals_reference(isa: str) -> None:
         ]
         for inputs, fused in around:
             close(
-                linear_quantised(inputs, *rest, False, **fused),
-                linear_quantised_reference(inputs, *rest, False, **fused),
+                linear_quantised(inputs, *rest, 0, **fused),
+                linear_quantised_reference(inputs, *rest, 0, **fused),
             )
-            rounded = linear_quantised(inputs, *rest, True, **fused)
-            want = linear_quantised_reference(inputs, *rest, True, **fused)
+            rounded = linear_quantised(inputs, *rest, 8, **fused)
+            want = linear_quantised_reference(inputs, *rest, 8, **fused)
             # A last bit of norm or gate may make another code of an input.
             assert (rounded - want).norm() < 5e-3 * want.norm()
 
 
-@pytest.mark.parametrize("rounds_inputs", [True, False])
+@pytest.mark.parametrize("input_bits", [0, 8, 16])
 @pytest.mark.parametrize("case", CASES[:3])
 def test_rows_and_threads_do_not_change_bits(
-    isa: str, case: tuple[int, int, str, str], rounds_inputs: bool
+    isa: str, case: tuple[int, int, str, str], input_bits: int
 ) -> None:
     x, *rest = make(213, 518, 1200, case, torch.bfloat16)
     norm = torch.ones(518, dtype=torch.bfloat16)
-    whole = linear_quantised(x, *rest, rounds_inputs, norm=norm)
+    whole = linear_quantised(x, *rest, input_bits, norm=norm)
     threads = torch.get_num_threads()
     try:
         for number, count in enumerate((1, 2, 4, 5, 6, 11, 12, 13, 31, 100)):
             torch.set_num_threads(1 + number % 3)
             for first in (0, 213 - count):
                 rows = x[first : first + count]
-                part = linear_quantised(rows, *rest, rounds_inputs, norm=norm)
+                part = linear_quantised(rows, *rest, input_bits, norm=norm)
                 assert torch.equal(part, whole[first : first + count])
     finally:
         torch.set_num_threads(threads)
@@ -121,11 +122,11 @@ def test_instruction_sets_agree(isa: str) -> None:
     """All that have fused multiply-adds: the sums in between are whole numbers."""
     if isa == "generic":
         return
-    for case in CASES:
+    for case, input_bits in product(CASES, (8, 16)):
         arguments = make(9, 700, 150, case, torch.float16)
-        found = linear_quantised(*arguments, True)
+        found = linear_quantised(*arguments, input_bits)
         before = torch.ops.trtspec._set_isa("avx2")
-        with_avx2 = linear_quantised(*arguments, True)
+        with_avx2 = linear_quantised(*arguments, input_bits)
         torch.ops.trtspec._set_isa(before)
         assert torch.equal(found, with_avx2)
 
@@ -139,15 +140,16 @@ def test_the_largest_sums_fit(isa: str, bits: int, group: int) -> None:
     scales = torch.ones(20, num_groups(depth, group))
     weights = QuantisedWeights(pack_values(codes, bits), pack_groups(scales))
     x = torch.tensor([1.0, -1.0, 3.0])[:, None].repeat(1, depth)
-    found = linear_quantised(x, weights, None, 20, bits, group, True)
-    torch.testing.assert_close(found, x @ codes.float().T, rtol=1e-6, atol=0)
+    for input_bits in (8, 16):
+        found = linear_quantised(x, weights, None, 20, bits, group, input_bits)
+        torch.testing.assert_close(found, x @ codes.float().T, rtol=1e-6, atol=0)
 
 
 def test_what_is_not_finite_stays_so(isa: str) -> None:
-    for value in (torch.nan, torch.inf):
+    for value, input_bits in product((torch.nan, torch.inf), (8, 16)):
         x, *rest = make(3, 300, 70, CASES[0], torch.float32)
         x[1, 7] = value
-        found = linear_quantised(x, *rest, True)
+        found = linear_quantised(x, *rest, input_bits)
         assert not found[1].isfinite().any() and found[::2].isfinite().all()
 
 
@@ -161,6 +163,7 @@ def test_refuses_what_does_not_fit() -> None:
         ({"group_size": 48}, "group_size must be 0, 16, 32, 64, 128 or 256, got 48"),
         ({"scales": weights.scales.double(), "offsets": None}, "scales"),
         ({"offsets": weights.scales.bfloat16()}, "offsets must be"),
+        ({"input_bits": 4}, "input_bits must be 0, 8 or 16, got 4"),
         ({"e4m3": True}, "floats of 8 bits are multiplied by floats, got bits = 4"),
         ({"zeros": weights.scales}, "zeros or offsets, not both"),
         ({"zeros": weights.scales, "offsets": None}, "zeros must be"),
@@ -171,7 +174,7 @@ def test_refuses_what_does_not_fit() -> None:
     ]
     given = {"x": x, "packed": weights.packed, "scales": weights.scales, "zeros": None}
     given |= {"offsets": weights.offsets, "bias": bias, "out_features": width, "bits": bits}
-    given |= {"group_size": group, "rounds_inputs": True}
+    given |= {"group_size": group, "input_bits": 8}
     for changed, message in wrong:
         with pytest.raises(RuntimeError, match=message):
             torch.ops.trtspec.linear_quantised(**{**given, **changed})
@@ -185,9 +188,9 @@ def test_a_table_is_looked_up(isa: str) -> None:
     looked_up = QuantisedWeights(pack_values((places - 8).char(), 4), scales, table=table)
     whole = QuantisedWeights(pack_values(table[places], 8), scales)
     x = torch.randn(7, 96, generator=torch.Generator().manual_seed(2))
-    for rounds_inputs in (True, False):
-        found = linear_quantised(x, looked_up, None, 70, 4, 32, rounds_inputs)
-        assert torch.equal(found, linear_quantised(x, whole, None, 70, 8, 32, rounds_inputs))
+    for input_bits in (0, 8, 16):
+        found = linear_quantised(x, looked_up, None, 70, 4, 32, input_bits)
+        assert torch.equal(found, linear_quantised(x, whole, None, 70, 8, 32, input_bits))
 
 
 @pytest.mark.parametrize(("group", "scale_dtype"), [(0, "float32"), (128, "bfloat16")])
@@ -200,18 +203,18 @@ def test_floats_of_8_bits(isa: str, group: int, scale_dtype: str) -> None:
     scales = torch.rand(70, num_groups(270, group), generator=noise).to(getattr(torch, scale_dtype))
     one = QuantisedWeights(pack_floats(values), pack_groups(torch.ones_like(scales)), e4m3=True)
     assert torch.equal(
-        linear_quantised(torch.eye(270), one, None, 70, 8, group, False), values.float().T
+        linear_quantised(torch.eye(270), one, None, 70, 8, group, 0), values.float().T
     )
     weights = replace(one, scales=pack_groups(scales))
     x = torch.randn(13, 270, generator=noise)
-    found = linear_quantised(x, weights, None, 70, 8, group, False)
-    close(found, linear_quantised_reference(x, weights, None, 70, 8, group, False))
+    found = linear_quantised(x, weights, None, 70, 8, group, 0)
+    close(found, linear_quantised_reference(x, weights, None, 70, 8, group, 0))
     for row in range(13):
-        alone = linear_quantised(x[row : row + 1], weights, None, 70, 8, group, False)
+        alone = linear_quantised(x[row : row + 1], weights, None, 70, 8, group, 0)
         assert torch.equal(alone[0], found[row])
 
 
 def test_opcheck() -> None:
     x, w, bias, width, bits, group = make(3, 64, 70, CASES[0], torch.bfloat16)
-    arguments = (x, w.packed, w.scales, None, w.offsets, bias, width, bits, group, True)
+    arguments = (x, w.packed, w.scales, None, w.offsets, bias, width, bits, group, 8)
     torch.library.opcheck(torch.ops.trtspec.linear_quantised.default, arguments)

@@ -20,10 +20,10 @@ EXPERTS, TOP_K, HIDDEN, INNER = 7, 3, 96, 72
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 CODINGS = {
     "plain": Coding(),
-    "codes4": Coding(4, 32, rounds_inputs=True),
+    "codes4": Coding(4, 32, input_bits=8),
     "codes8": Coding(8, 0),
-    "codes8 in groups": Coding(8, 32, rounds_inputs=True),
-    "table": Coding(4, 32, rounds_inputs=True),
+    "codes8 in groups": Coding(8, 32, input_bits=8),
+    "table": Coding(4, 32, input_bits=8),
     "floats8": Coding(8, 0, e4m3=True),
 }
 SILU = Gating()
@@ -102,7 +102,7 @@ def test_equals_reference_and_rows_do_not_change_each_other(
     got = call.run()
     # An input that is rounded to 8 bits may fall to the other side.
     tolerance = max(
-        TOLERANCE[dtype] * (1 + call.coding.rounds_inputs), 2e-2 * call.coding.rounds_inputs
+        TOLERANCE[dtype] * (2 if call.coding.input_bits else 1), 2e-2 if call.coding.input_bits else 0
     )
     torch.testing.assert_close(got, call.run(op=moe_reference), rtol=tolerance, atol=tolerance)
     assert not torch.equal(got, call.residual)

@@ -185,9 +185,9 @@ def main() -> None:
     for kind in format_kinds().values():
         groups = dict.fromkeys((kind.group_size, *GROUPS))
         for group in (size for size in groups if size in kind.group_sizes):
-            for rounds in (False, True) if kind.rounded_inputs else (False,):
-                label = f"linear {kind.name} group {group:3}" + f" x {kind.rounded_inputs}" * rounds
-                rows, weights = (1, 2, 4, 8, 16, 64, 512), kind.make(group, rounds)
+            for bits in (0, 8, 16) if kind.rounded_inputs else (0,):
+                label = f"linear {kind.name} group {group:3}" + f" x int{bits}" * (bits > 0)
+                rows, weights = (1, 2, 4, 8, 16, 64, 512), kind.make(group, bits)
                 for dtype in (torch.bfloat16, torch.float32):
                     bench_format(weights, label, dtype, 4096, rows, speed, seconds)
     shape = AttentionShape()

@@ -88,7 +88,7 @@ def of_codes(
     weights = QuantisedWeights(_placed(packed), _placed(scales))
 
     def product(x: Tensor) -> Tensor:
-        return linear_quantised(x, weights, None, width, bits, group, True)
+        return linear_quantised(x, weights, None, width, bits, group, 8)
 
     return packed.nbytes + scales.nbytes, product
 

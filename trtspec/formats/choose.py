@@ -35,31 +35,31 @@ def formats_of(
 
     in_panels: whether floats are laid out in panels, for the ops of trtspec. storage: how the
     checkpoint quantised the weights that are kept as they are. rounds_head: whether products with
-    heads round their inputs where other products do. This costs logits as much accuracy as it does
-    in several layers, so only a draft, which may be wrong, affords it. The formats of what a draft
+    heads round their inputs as other products do, to 8 bits; otherwise to 16. 8 cost logits as much
+    accuracy as in several layers, so only a draft, which may be wrong, affords them. The formats of what a draft
     borrows are those of the network's own head and embedding here.
     """
-    rounds = build.activation_dtype not in ("auto", *DTYPES)
-    rounds_head = rounds and rounds_head
+    input_bits = 0 if build.activation_dtype in ("auto", *DTYPES) else 8
+    head_bits = input_bits if rounds_head else 2 * input_bits
 
     def at_place(kind: WeightFormat) -> WeightFormat:
         return for_few_rows(kind) if build.few_row_products else kind
 
-    def made(name: str, group: int | None, rounds: bool) -> WeightFormat:
+    def made(name: str, group: int | None, bits: int) -> WeightFormat:
         kind = format_kinds().get(name)
         if kind is None:
             return at_place(floats_of(name, build.dtype, in_panels))
-        return at_place(kind.make(kind.group_size if group is None else group, rounds))
+        return at_place(kind.make(kind.group_size if group is None else group, bits))
 
     group = build.weight_group_size
-    layers = made(build.weight_dtype, group, rounds)
+    layers = made(build.weight_dtype, group, input_bits)
     alike = build.head_weight_dtype == build.weight_dtype
-    head = made(build.head_weight_dtype, group if alike else None, rounds_head)
+    head = made(build.head_weight_dtype, group if alike else None, head_bits)
     name = build.embedding_weight_dtype
     embedding: WeightFormat | None = None
     if name in format_kinds():
         alike = name == build.head_weight_dtype
-        embedding = head if alike else made(name, None, rounds_head)
+        embedding = head if alike else made(name, None, head_bits)
     elif name not in ("auto", build.dtype):
         embedding = floats_of(name, build.dtype, in_panels=False)
     schemes = () if storage is None else storage.schemes
@@ -69,8 +69,8 @@ def formats_of(
         head,
         target_head=head,
         storage=storage,
-        kept={scheme: at_place(kept_format(scheme, rounds)) for scheme in schemes},
-        kept_heads={scheme: at_place(kept_format(scheme, rounds_head)) for scheme in schemes},
+        kept={scheme: at_place(kept_format(scheme, input_bits)) for scheme in schemes},
+        kept_heads={scheme: at_place(kept_format(scheme, head_bits)) for scheme in schemes},
         embedding=embedding,
         target_embedding=embedding,
         keeps_rows=name != "auto",
@@ -84,9 +84,9 @@ def usual_dtypes(
     ``stored``: see `resolve_weights`. ``floats``: the dtype of the checkpoint's floats."""
     kind = format_kinds().get(asked.weight_dtype)
     if stored is not None and asked.weight_dtype not in DTYPES:
-        weights = kept_format(stored.usual, False)
+        weights = kept_format(stored.usual, 0)
     elif kind is not None:
-        weights = kind.make(kind.group_size, False)
+        weights = kind.make(kind.group_size, 0)
     else:
         return floats, floats
     if asked.activation_dtype in DTYPES:
@@ -107,7 +107,7 @@ def kept_storage(
         return None
     remedy = f"give weight_dtype {floats!r} to make floats of them"
     for scheme in storage.schemes:
-        reason = placed(kept_format(scheme, False), place).unsupported(place)
+        reason = placed(kept_format(scheme, 0), place).unsupported(place)
         if reason is not None:
             raise ConfigError(
                 f"the checkpoint's weights are {storage.name}, which is not available {reason}; "
@@ -228,7 +228,7 @@ def _check_group(name: str, group: int | None) -> None:
 
 def _check_place(flag: str, name: str, place: Place) -> None:
     kind = format_kinds().get(name)
-    made = kind.make(kind.group_size, False) if kind else None
+    made = kind.make(kind.group_size, 0) if kind else None
     reason = placed(made, place).unsupported(place) if made else None
     if reason is not None:
         raise ConfigError(f"{flag} {name} is not available {reason}; leave {flag} out")

@@ -69,7 +69,7 @@ def resolve_draft(
     if name == AUTO and size is not None and size > MOST_KEPT and not floats_asked:
         kinds = {each.name: each for each in format_kinds().values() if each.bits}
         fewest = min(kinds, key=lambda each: kinds[each].bits)
-        fits = kinds[fewest].make(kinds[fewest].group_size, False).unsupported(place) is None
+        fits = kinds[fewest].make(kinds[fewest].group_size, 0).unsupported(place) is None
         if fits:
             name = fewest
             head = "included" if asked.head_weight_dtype == AUTO else "apart"

@@ -55,14 +55,14 @@ class QuantisedFormat(WeightFormat):
     """Buffers named as the fields of `QuantisedWeights`, for `trtspec.ops.linear_quantised`.
 
     scheme: the kind of values and their bits (4 or 8), groups, and which buffers there are beside
-    ``packed`` and ``scales``. rounds_inputs: whether products round inputs to 8 bits and multiply
-    integers; with FP8 they multiply floats.
+    ``packed`` and ``scales``. input_bits: 8 or 16, to which products round their inputs, to multiply
+    integers; 0: they multiply floats, as they do with FP8.
 
     Quantised weights are loaded as they are. Floats are rounded symmetrically, to integers only.
     """
 
     scheme: WeightStorage
-    rounds_inputs: bool = True
+    input_bits: int = 8
 
     is_rounded = True
     network_dtype = "float32"
@@ -279,7 +279,7 @@ class QuantisedFormat(WeightFormat):
             n,
             self.scheme.bits,
             self.scheme.group_size,
-            self.rounds_inputs,
+            self.input_bits,
             out_dtype,
             **op_arguments(norm, gated, residual),
         )
@@ -298,7 +298,7 @@ class QuantisedFormat(WeightFormat):
                 f"experts in {self.name} with input scales or permuted inputs (act-order) have no "
                 "kernel; build with floats of them (weight_dtype bfloat16)"
             )
-        coding = Coding(scheme.bits, scheme.group_size, self.rounds_inputs, scheme.is_float8)
+        coding = Coding(scheme.bits, scheme.group_size, self.input_bits, scheme.is_float8)
         return experts.by_op(coding, x, chosen, weights, residual)
 
     def reads_chosen_experts(self, device: str) -> bool:
@@ -335,7 +335,7 @@ class QuantisedFormat(WeightFormat):
     def describe(self, dtype: str) -> str:
         size = self.scheme.group_size
         scale = f"{size} input features" if size else "output"
-        inputs = f", inputs rounded to {ROUNDED_INPUTS}" if self.rounds_inputs else ""
+        inputs = f", inputs rounded to int{self.input_bits}" if self.input_bits else ""
         return f"{dtype} with {self.name} weights (a scale for each {scale}){inputs}"
 
 
@@ -343,16 +343,16 @@ def _squares(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
 
 
-def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> QuantisedFormat:
+def kept_as(scheme: WeightStorage, input_bits: int) -> QuantisedFormat:
     """The format that keeps a checkpoint's weights of a scheme. Groups too large for any kernel are
     divided into several.
 
     Raises:
         ConfigError: no kernel reads such weights.
     """
-    rounds_inputs = rounds_inputs and not scheme.is_float8
+    input_bits = 0 if scheme.is_float8 else input_bits
     if not scheme.group_size:
-        return QuantisedFormat(scheme, rounds_inputs)
+        return QuantisedFormat(scheme, input_bits)
     sizes = [size for size in GROUP_SIZES if size and scheme.group_size % size == 0]
     if not sizes:
         raise ConfigError(
@@ -360,4 +360,4 @@ def kept_as(scheme: WeightStorage, rounds_inputs: bool) -> QuantisedFormat:
             f"input features; kept are groups that {', '.join(map(str, GROUP_SIZES[1:]))} divide: "
             "keep them in floats (weight_dtype bfloat16)"
         )
-    return QuantisedFormat(replace(scheme, group_size=max(sizes)), rounds_inputs)
+    return QuantisedFormat(replace(scheme, group_size=max(sizes)), input_bits)

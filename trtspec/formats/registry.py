@@ -28,24 +28,24 @@ class FormatKind:
     """A weight format that users ask for by its name, as ``weight_dtype``.
 
     make: makes the format for a ``weight_group_size`` (inputs that share a scale; 0: all of them)
-    and for products that round their inputs too, or do not. group_sizes: the sizes it takes.
+    and for products that round their inputs to 8 or 16 bits, or do not (0). group_sizes: the sizes it takes.
     weight_only_precision: its spelling in TensorRT-LLM's flag of this name; None: it has none.
     group_size: the default. head: the default format of heads, by name; None: this one.
     rounded_inputs: the ``activation_dtype`` that makes products round their inputs; None: they
     never do. bits: of a weight, to compare with those of checkpoints; 0: they have no such weights.
     keep: makes the format that keeps a checkpoint's weights of the storage of this name, for
-    products that round their inputs or do not; None: checkpoints have no such weights.
+    products that round their inputs likewise; None: checkpoints have no such weights.
     """
 
     name: str
-    make: Callable[[int, bool], WeightFormat]
+    make: Callable[[int, int], WeightFormat]
     group_sizes: tuple[int, ...] = (0,)
     weight_only_precision: str | None = None
     group_size: int = 0
     head: str | None = None
     rounded_inputs: str | None = None
     bits: int = 0
-    keep: Callable[[WeightStorage, bool], WeightFormat] | None = None
+    keep: Callable[[WeightStorage, int], WeightFormat] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class StoredKind:
     their storage. keep, rounded_inputs: see `FormatKind`."""
 
     name: str
-    keep: Callable[[WeightStorage, bool], WeightFormat]
+    keep: Callable[[WeightStorage, int], WeightFormat]
     rounded_inputs: str | None = None
 
 
-def _integers(scheme: WeightStorage, group_size: int, rounds_inputs: bool) -> QuantisedFormat:
-    return QuantisedFormat(replace(scheme, group_size=group_size), rounds_inputs)
+def _integers(scheme: WeightStorage, group_size: int, input_bits: int) -> QuantisedFormat:
+    return QuantisedFormat(replace(scheme, group_size=group_size), input_bits)
 
 
 _EIGHT, _FOUR = WeightStorage(8), WeightStorage(4, 32, "float16")
@@ -112,7 +112,7 @@ def format_kinds() -> Mapping[str, FormatKind]:
 
 
 @cache
-def kept_format(scheme: WeightStorage, rounds_inputs: bool) -> WeightFormat:
+def kept_format(scheme: WeightStorage, input_bits: int) -> WeightFormat:
     """The format that keeps a checkpoint's weights of a scheme.
 
     Raises:
@@ -124,7 +124,7 @@ def kept_format(scheme: WeightStorage, rounds_inputs: bool) -> WeightFormat:
             f"the checkpoint's {scheme.name} weights are kept by no format of this version: keep "
             "them in floats (weight_dtype bfloat16)"
         )
-    return kind.keep(scheme, rounds_inputs)
+    return kind.keep(scheme, input_bits)
 
 
 def activations_kept(scheme: WeightStorage) -> str | None:

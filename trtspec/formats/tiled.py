@@ -32,10 +32,9 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class TiledFormat(QuantisedFormat):
-    """The buffers of `QuantisedFormat` with ``packed`` in tiles. Inputs are never rounded to 8
-    bits."""
+    """The buffers of `QuantisedFormat` with ``packed`` in tiles. Inputs are never rounded."""
 
-    rounds_inputs: bool = False
+    input_bits: int = 0
 
     network_dtype = None  # type: ignore[assignment]
 

@@ -22,7 +22,7 @@ from trtspec.ops.sampling import (
     sample_reference,
 )
 
-OPS_VERSION = 10
+OPS_VERSION = 11
 """Raised when an op's schema or meaning changes; compiled engines carry the one they call."""
 
 __all__ = [

@@ -19,7 +19,7 @@ OUTPUTS = 16
 GROUP_SIZES = (0, 16, 32, 64, 128, 256)
 """Input features of an output that may share a scale; 0: all of them."""
 MOST_INPUTS = 128
-"""Input features of a row that share a scale, at most, where inputs are rounded to 8 bits."""
+"""Input features of a row that share a scale, at most, where inputs are rounded."""
 _MAX = 127
 _SMALLEST = 1e-30  # a group of inputs below is zero
 
@@ -196,27 +196,29 @@ def _floats(
 
 
 def input_group(group_size: int) -> int:
-    """Input features of a row that share a scale where they are rounded to 8 bits."""
+    """Input features of a row that share a scale where they are rounded."""
     return min(group_size or MOST_INPUTS, MOST_INPUTS)
 
 
-def round_inputs(x: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
-    """Round rows to 8 bits, each by itself.
+def round_inputs(x: Tensor, group_size: int, bits: int) -> tuple[Tensor, Tensor]:
+    """Round rows to 8 or 16 bits, each by itself.
 
     Args:
         x: [T, K] floats.
         group_size: of the weights; `input_group` of its inputs share a scale.
     Returns:
-        values [T, K] int8 from -127 to 127 and scales [T, G] float32, where x is nearly
-        values * scales: a scale is the largest magnitude of its group over 127.
+        values [T, K] int8 or int16 from -m to m with m = 2^(bits - 1) - 1, and scales [T, G]
+        float32, where x is nearly values * scales: a scale is the largest magnitude of its group
+        over m.
     """
     size, depth = input_group(group_size), x.shape[1]
+    most = (1 << bits - 1) - 1
     grouped = F.pad(x.float(), (0, -depth % size)).view(len(x), -(-depth // size), size)
     highest = grouped.abs().amax(2)
     is_zero = highest < _SMALLEST
-    inverse = torch.where(is_zero, 0.0, _MAX / highest)
-    values = torch.round(grouped * inverse[..., None]).to(torch.int8)
-    return values.flatten(1)[:, :depth], torch.where(is_zero, 0.0, highest / _MAX)
+    inverse = torch.where(is_zero, 0.0, most / highest)
+    values = torch.round(grouped * inverse[..., None]).to(getattr(torch, f"int{bits}"))
+    return values.flatten(1)[:, :depth], torch.where(is_zero, 0.0, highest / most)
 
 
 def linear_quantised(
@@ -226,7 +228,7 @@ def linear_quantised(
     out_features: int,
     bits: int,
     group_size: int,
-    rounds_inputs: bool,
+    input_bits: int,
     out_dtype: torch.dtype | None = None,
     *,
     norm: Tensor | None = None,
@@ -236,7 +238,7 @@ def linear_quantised(
 ) -> Tensor:
     """residual + (f(x) W^T + bias), with quantised weights.
 
-    With ``rounds_inputs`` the products of a group are summed as whole numbers, which is exact, and
+    With ``input_bits`` the products of a group are summed as whole numbers, which is exact, and
     the groups in their order by float32 multiply-adds. So a row's bits depend on its rows of x and
     of the residual, and on W only; and they are the same on every instruction set with fused
     multiply-adds.
@@ -244,8 +246,8 @@ def linear_quantised(
     Args:
         x: [T, K] float32, bfloat16 or float16; with ``gated`` [T, 2K].
         bits, group_size: of the weights; one of `GROUP_SIZES`.
-        rounds_inputs: whether inputs are rounded to 8 bits, as `round_inputs` does, after norm or
-            gate, input scales and permutation.
+        input_bits: 8 or 16, to which inputs are rounded, as `round_inputs` does, after norm or
+            gate, input scales and permutation; 0: they are not.
         out_features, bias, out_dtype, norm, eps, gated, residual: as in `linear`.
     Returns:
         [T, out_features] of out_dtype.
@@ -267,7 +269,7 @@ def linear_quantised(
         out_features,
         bits,
         group_size,
-        rounds_inputs,
+        input_bits,
         out_dtype,
         norm=norm,
         eps=eps,
@@ -293,7 +295,7 @@ def linear_quantised_reference(
     out_features: int,
     bits: int,
     group_size: int,
-    rounds_inputs: bool,
+    input_bits: int,
     out_dtype: torch.dtype | None = None,
     *,
     norm: Tensor | None = None,
@@ -305,8 +307,8 @@ def linear_quantised_reference(
     dtype = out_dtype or x.dtype
     x = rms_norm(x, norm, eps) if norm is not None else swiglu(x) if gated else x
     x = arranged(x, weights)
-    if rounds_inputs:
-        values, scales = round_inputs(x, group_size)
+    if input_bits:
+        values, scales = round_inputs(x, group_size, input_bits)
         x = values * spread(scales, values.shape[1], input_group(group_size))
     plain = replace(weights, input_scales=None, permutation=None)
     y = x.float() @ dequantise(plain, bits, group_size, out_features, x.shape[1]).t()
@@ -326,7 +328,7 @@ def _linear_quantised_fake(
     out_features: int,
     bits: int,
     group_size: int,
-    rounds_inputs: bool,
+    input_bits: int,
     out_dtype: torch.dtype | None = None,
     **_: Any,
 ) -> Tensor:

@@ -44,7 +44,7 @@ class Coding:
 
     bits: int = 0
     group_size: int = 0
-    rounds_inputs: bool = False
+    input_bits: int = 0
     e4m3: bool = False
 
 
@@ -101,7 +101,7 @@ def moe(
         *down,
         coding.bits,
         coding.group_size,
-        coding.rounds_inputs,
+        coding.input_bits,
         coding.e4m3,
         ACTIVATIONS.index(gating.activation),
         gating.limit,
@@ -172,7 +172,7 @@ def _product(
         outputs,
         coding.bits,
         coding.group_size,
-        coding.rounds_inputs,
+        coding.input_bits,
         dtype,
     )
 

@@ -57,15 +57,16 @@ struct LinearQuantisedParams {
   DType scale_dtype;
   std::int64_t bits;
   std::int64_t group_size;  // input features that share a scale, a multiple of 16; 0: all of them
-  bool rounds_inputs;       // whether products are of whole numbers
+  std::int64_t input_bits;  // 8 or 16, to which inputs are rounded: products are of whole numbers;
+                            // 0: inputs are floats
   const std::int8_t* table = nullptr;  // what the 16 codes of 4 bits stand for; null: themselves
-  bool e4m3 = false;  // whether bytes are floats of 4 bits of exponent and 3 of mantissa; not with
-                      // rounds_inputs
+  bool e4m3 = false;  // whether bytes are floats of 4 bits of exponent and 3 of mantissa; only by
+                      // inputs that are floats
 };
 
-// With rounds_inputs the inputs of a row, in groups of group_size or 128, whichever is less, are
-// rounded to 127ths of their largest magnitude; products are summed as whole numbers over a group,
-// and the groups in their order by float multiply-adds. Otherwise each output is, over the groups in
+// With input_bits the inputs of a row, in groups of group_size or 128, whichever is less, are rounded
+// to 127ths, or 32767ths, of their largest magnitude; products are summed as whole numbers over a
+// group, and the groups in their order by float multiply-adds. Otherwise each output is, over the groups in
 // their order, one chain of float multiply-adds of scale times the group's own chain over its k;
 // plus the bias, rounded once.
 void linear_quantised(const LinearQuantisedParams& params);

@@ -6,6 +6,6 @@
 
 namespace trtspec {
 
-constexpr std::int64_t kOpsVersion = 10;
+constexpr std::int64_t kOpsVersion = 11;
 
 }  // namespace trtspec
