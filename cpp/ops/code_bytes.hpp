@@ -176,7 +176,7 @@ template <class Codes>
 using ByteSums = WordSums;
 #endif
 
-// sums plus products of two 16-bit halves of each element of words, and two inputs.
+// Sums plus products of two numbers of 16 bits in each element, and two inputs.
 TRTSPEC_INLINE VI add_words(VI sums, VU words, std::int32_t x) {
 #if defined(__AVX512VNNI__)
   return (VI)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)words, _mm512_set1_epi32(x));
@@ -187,7 +187,8 @@ TRTSPEC_INLINE VI add_words(VI sums, VU words, std::int32_t x) {
 #elif defined(__AVX2__)
   return sums + (VI)_mm256_madd_epi16((__m256i)words, _mm256_set1_epi32(x));
 #else
-  return sums + (VI)(words & 0xffffu) * std::int32_t(std::int16_t(x)) + (VI)(words >> 16) * (x >> 16);
+  const VI low = (VI)(words & 0xffffu) * std::int32_t(std::int16_t(x));
+  return sums + low + (VI)(words >> 16) * (x >> 16);
 #endif
 }
 
@@ -278,7 +279,9 @@ struct ShortInputs {
       for (int r = 0; r < Rows; ++r) {
         const std::int32_t inputs = four_bytes(x + r * 2);
 #pragma GCC unroll 4
-        for (int v = 0; v < kCodeVectors; ++v) parts[r][v] = add_words(parts[r][v], words[v], inputs);
+        for (int v = 0; v < kCodeVectors; ++v) {
+          parts[r][v] = add_words(parts[r][v], words[v], inputs);
+        }
       }
     }
   }

@@ -64,7 +64,7 @@ void with_code_inputs(const LinearQuantisedParams& params, std::int64_t block_ro
   const std::int64_t size = params.group_size > 0 ? params.group_size : depth;
   CodeInputs inputs{};
   inputs.blocks = (rows + block_rows - 1) / block_rows;
-  inputs.size = params.input_bits > 0 && size > 128 ? 128 : size;
+  inputs.size = params.input_bits > 0 && (params.group_size == 0 || size > 128) ? 128 : size;
   inputs.groups = (depth + inputs.size - 1) / inputs.size;
   // A stride that is no multiple of a page keeps the rows of a tile in different cache sets.
   inputs.stride = (depth + 63) / 64 * 64 + 64;

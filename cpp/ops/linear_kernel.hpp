@@ -23,9 +23,9 @@ constexpr int code_rows(Isa isa) { return isa >= Isa::avx512 ? 12 : isa >= Isa::
 // The inputs of linear_quantised, rows of `stride` elements with zeros behind the last, in blocks of
 // nearly equal numbers of rows. In a block of n rows, four bytes of its first row are followed by
 // those of its others, then come the next four bytes of each: what is multiplied together lies
-// together, in places that need no register of their own for each row. Of int16 codes, inputs 4 i and
-// 4 i + 2 are four bytes, and 4 i + 1 and 4 i + 3, which is how bytes of weights become 16 bits. What belongs to a group of
-// `size` inputs lies likewise, [groups][n] in each block.
+// together, in places that need no register of their own for each row. What belongs to a group of
+// `size` inputs lies likewise, [groups][n] in each block. Of int16 codes, inputs 4 i and 4 i + 2 are
+// four bytes, and 4 i + 1 and 4 i + 3, which is how bytes of weights become 16 bits.
 struct CodeInputs {
   void* x;  // int8 or int16 codes, or floats
   std::int64_t stride;

@@ -1,4 +1,5 @@
-// A product by weights in codes and inputs of 8 or 16 bits, as kernels take it, for tests that compare two.
+// A product by weights in codes and inputs of 8 or 16 bits, as kernels take it, for tests that
+// compare two.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,5 @@
-// The kernel for weights in codes by the dot products of AVX-VNNI: the bits of the one without them; where the processor lacks them, on the emulator.
+// The kernel for weights in codes by the dot products of AVX-VNNI: the bits of the one without them;
+// where the processor lacks them, on the emulator.
 #include "avx_vnni_emulator.hpp"
 #include "code_products.hpp"
 

@@ -35,9 +35,9 @@ def formats_of(
 
     in_panels: whether floats are laid out in panels, for the ops of trtspec. storage: how the
     checkpoint quantised the weights that are kept as they are. rounds_head: whether products with
-    heads round their inputs as other products do, to 8 bits; otherwise to 16. 8 cost logits as much
-    accuracy as in several layers, so only a draft, which may be wrong, affords them. The formats of what a draft
-    borrows are those of the network's own head and embedding here.
+    heads round their inputs to 8 bits, as other products do; otherwise to 16. 8 cost logits as much
+    accuracy as in several layers, so only a draft, which may be wrong, affords them. The formats of
+    what a draft borrows are those of the network's own head and embedding here.
     """
     input_bits = 0 if build.activation_dtype in ("auto", *DTYPES) else 8
     head_bits = input_bits if rounds_head else 2 * input_bits

@@ -55,7 +55,7 @@ class QuantisedFormat(WeightFormat):
     """Buffers named as the fields of `QuantisedWeights`, for `trtspec.ops.linear_quantised`.
 
     scheme: the kind of values and their bits (4 or 8), groups, and which buffers there are beside
-    ``packed`` and ``scales``. input_bits: 8 or 16, to which products round their inputs, to multiply
+    ``packed`` and ``scales``. input_bits: 8 or 16, to which products round inputs and multiply
     integers; 0: they multiply floats, as they do with FP8.
 
     Quantised weights are loaded as they are. Floats are rounded symmetrically, to integers only.

@@ -28,8 +28,8 @@ class FormatKind:
     """A weight format that users ask for by its name, as ``weight_dtype``.
 
     make: makes the format for a ``weight_group_size`` (inputs that share a scale; 0: all of them)
-    and for products that round their inputs to 8 or 16 bits, or do not (0). group_sizes: the sizes it takes.
-    weight_only_precision: its spelling in TensorRT-LLM's flag of this name; None: it has none.
+    and for products that round their inputs to 8 or 16 bits, or do not (0). group_sizes: the sizes
+    it takes. weight_only_precision: its spelling in TensorRT-LLM's flag of this name; None: none.
     group_size: the default. head: the default format of heads, by name; None: this one.
     rounded_inputs: the ``activation_dtype`` that makes products round their inputs; None: they
     never do. bits: of a weight, to compare with those of checkpoints; 0: they have no such weights.

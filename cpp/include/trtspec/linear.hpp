@@ -66,9 +66,9 @@ struct LinearQuantisedParams {
 
 // With input_bits the inputs of a row, in groups of group_size or 128, whichever is less, are rounded
 // to 127ths, or 32767ths, of their largest magnitude; products are summed as whole numbers over a
-// group, and the groups in their order by float multiply-adds. Otherwise each output is, over the groups in
-// their order, one chain of float multiply-adds of scale times the group's own chain over its k;
-// plus the bias, rounded once.
+// group, and the groups in their order by float multiply-adds. Otherwise each output is, over the
+// groups in their order, one chain of float multiply-adds of scale times the group's own chain over
+// its k; plus the bias, rounded once.
 void linear_quantised(const LinearQuantisedParams& params);
 
 }  // namespace trtspec
