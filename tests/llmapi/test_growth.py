@@ -79,7 +79,7 @@ def test_a_failure_is_told_and_raised(by_step: bool) -> None:
         (completion,) = gained.outputs
         assert (completion.finish_reason, completion.token_ids) == ("error", [0, 1])
         with pytest.raises(EngineError, match="sequence 1"):
-            await anext(gains)
+            await asyncio.wait_for(anext(gains), 30.0)
         assert not failing._listeners and not other._listeners
 
     asyncio.run(run())
