@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
@@ -122,7 +122,7 @@ class ReplicaGroup:
 
     async def _told(
         self, request: GenerateRequest, folder: str | None
-    ) -> AsyncIterator[list[RequestOutput]]:
+    ) -> AsyncGenerator[list[RequestOutput], None]:
         """What one replica tells, nothing before its first gain, by this process's clock."""
         accepted: list[RequestOutput] | None = None
         shift: float | None = None
