@@ -141,7 +141,8 @@ class RayCalls:
                 deployment.bind(*arguments), name=self._name, route_prefix=None
             )
         except (TypeError, ValueError, RuntimeError, *self._gone) as error:
-            raise EngineError(f"replicas cannot be started: {error}") from error
+            reason = self._last_words() or error
+            raise EngineError(f"replicas cannot be started: {reason}") from error
         self._generate = self._handle.options(method_name="generate", stream=True)
 
     def facts(self) -> ReplicaFacts:
@@ -198,6 +199,15 @@ class RayCalls:
             raise error.cause if isinstance(error.cause, TrtspecError) else error from None
         except self._gone as error:
             raise EngineLostError(f"not all replicas could be asked: {error}") from error
+
+    def _last_words(self) -> str:
+        """The error of a replica that did not start: the end of the traceback that Ray shows."""
+        lines: list[str] = []
+        with suppress(*self._gone, KeyError):  # none was deployed
+            application = self._ray.serve.status().applications[self._name]
+            for each in application.deployments.values():
+                lines += each.message.splitlines()
+        return lines[-1] if lines else ""
 
     def _share(self, settings: ReplicaSettings, num_gpus: int) -> dict[str, Any]:
         """What a replica gets unless its options say otherwise: its part of the cluster's cores,
