@@ -27,6 +27,11 @@ def executor(llm: LLM) -> Any:
     return llm._executor
 
 
+def step_graphs(llm: LLM) -> Any:
+    """The graphs of steps that run on the device alone."""
+    return executor(llm)._resident._engine._halves._graphs
+
+
 def worker(llm: LLM) -> Any:
     """The thread that runs it, and what it serves."""
     return llm._worker

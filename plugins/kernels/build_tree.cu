@@ -2,6 +2,7 @@
 // A candidate's place is the number of those that come before it.
 #include <kernels.hpp>
 
+#include "best.cuh"
 #include "launch.hpp"
 
 namespace trtspec::cuda {
@@ -33,15 +34,6 @@ __device__ void append(const TreePool& pool, const TreeChildren& children, std::
     pool.scores[to] = parent < 0 ? gain : pool.scores[first + parent] + gain;
   }
   __syncthreads();
-}
-
-// How many of `count` scores come before the i-th: higher ones, and equal ones of lower index.
-__device__ int place_among(const float* scores, int count, int i) {
-  const float mine = scores[i];
-  int place = 0;
-  for (int j = 0; j < i; ++j) place += scores[j] >= mine;
-  for (int j = i + 1; j < count; ++j) place += scores[j] > mine;
-  return place;
 }
 
 // The scores, in `memory` if there are few at most.

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trtspec.errors import ConfigError
-from trtspec.executor.resident import target as resident_target
+from trtspec.executor.resident import halves
 from trtspec.executor.resident.engine import Patch
 from trtspec.executor.resident.target import ResidentTarget
 from trtspec.ops.resident_step import ITEM, STATE, Advanced
@@ -125,12 +125,12 @@ def test_a_step_that_leaves_something_out_is_noticed(
     engines: Callable[[str], Engines],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    advance = resident_target.advance
+    advance = halves.advance
 
     def spoilt(kept: Any, tables: Any, items: Any, *rest: Any, **sizes: Any) -> Advanced:
         return spoil(kept, items, advance(kept, tables, items, *rest, **sizes))
 
-    monkeypatch.setattr(resident_target, "advance", spoilt)
+    monkeypatch.setattr(halves, "advance", spoilt)
     with pytest.raises(Exception, match=r".*"):
         check(engines("eagle3"), range(24))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def assert_times(timer: EngineTimer, calls: tuple[tuple[Bucket | None, float], .
 def test_calls_of_a_cpu_are_added_at_once() -> None:
     timer = EngineTimer(torch.device("cpu"))
     for i, (bucket, seconds) in enumerate(CALLS):
-        timer.measure(time.sleep, seconds, bucket)
+        timer.measure(partial(time.sleep, seconds), bucket)
         assert_times(timer, CALLS[: i + 1])
     timer.reset()
     assert timer.seconds == 0.0 and not timer.by_bucket
@@ -42,9 +43,9 @@ def test_calls_of_a_device_are_added_when_they_are_known_to_have_ended() -> None
         timer = EngineTimer(fake_cuda.DEVICE)
         fake_cuda.waits.clear()
         for bucket, seconds in CALLS:
-            timer.measure(time.sleep, seconds, bucket)
+            timer.measure(partial(time.sleep, seconds), bucket)
             assert timer.seconds == 0.0
         assert fake_cuda.waits == [], "timing waits for nothing"
         torch.cuda.synchronize()
-        assert timer.measure(len, "abc") == 3
+        assert timer.measure(lambda: 3) == 3
         assert_times(timer, CALLS)

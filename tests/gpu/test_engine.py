@@ -119,6 +119,20 @@ def test_eager_modules(
         assert all(session.num_graphs == len(session._sizes) > 0 for session in sessions)
 
 
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "no_graphs"])
+@pytest.mark.parametrize("method", ["none", "eagle3"])
+def test_steps_ahead(
+    models: TinyModels, head: Path, expected: Any, method: str, graphs: bool
+) -> None:
+    """Steps on the device alone, in the last run with some on the host between them."""
+    config = config_of(method, models, head)
+    with open_gpu(models, config, cuda_graph_config=graphs, steps_ahead=1) as llm:
+        for params, texts in zip(RUNS, expected, strict=True):
+            assert tokens(llm.generate(PROMPTS, params, use_tqdm=False)) == texts
+        assert_no_leak(llm)
+        assert (len(inside.step_graphs(llm)) > 0) == graphs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_compiled(models: TinyModels, head: Path, expected: Any, method: str) -> None:

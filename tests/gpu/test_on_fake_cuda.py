@@ -17,6 +17,7 @@ from trtspec import LLM, build
 from trtspec.backends.aoti.session import AotiSession
 from trtspec.backends.tensorrt import options as tensorrt_options
 from trtspec.config.tree import TreeShape
+from trtspec.executor.resident.target import ResidentTarget
 from trtspec.models.rope import Rotation, rotate
 from trtspec.ops import cuda_ops, paged_tree_attention
 from trtspec.ops.acceptance import accept
@@ -80,6 +81,9 @@ KERNELS: list[tuple[Callable[..., None], dict[str, Any]]] = [
 ENGINES: list[tuple[Callable[..., None], dict[str, Any]]] = [
     (test_engine.test_eager_modules, {"method": "hybrid", "graphs": True}),
     (test_engine.test_eager_modules, {"method": "none", "graphs": False}),
+    (test_engine.test_steps_ahead, {"method": "none", "graphs": True}),
+    (test_engine.test_steps_ahead, {"method": "eagle3", "graphs": True}),
+    (test_engine.test_steps_ahead, {"method": "eagle3", "graphs": False}),
     (test_engine.test_compiled, {"method": "ngram"}),
     *(
         (test_engine.test_verdicts_come_with_the_call, {"graphs": graphs})
@@ -239,3 +243,31 @@ def test_a_rollout_over_slots_waits_once(
         monkeypatch.setattr(draft, "rollout", counted)
         llm.generate(test_tensorrt.PROMPTS, test_tensorrt.GREEDY, use_tqdm=False)
     assert len(waits) > 3 and all(len(found) == 1 for found in waits), waits
+
+
+@pytest.mark.slow
+def test_a_step_ahead_waits_for_nothing(
+    models: TinyModels, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launch, that is; the result of each is waited for once."""
+    launch, collect = ResidentTarget.launch, ResidentTarget.collect
+    waits: dict[str, list[list[str]]] = {"launch": [], "collect": []}
+
+    def counted(name: str, half: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: ResidentTarget, given: Any) -> Any:
+            fake_cuda.waits.clear()
+            found = half(self, given)
+            if given.plan.only_generates:
+                waits[name].append(list(fake_cuda.waits))
+            return found
+
+        return run
+
+    monkeypatch.setattr(ResidentTarget, "launch", counted("launch", launch))
+    monkeypatch.setattr(ResidentTarget, "collect", counted("collect", collect))
+    config = test_engine.config_of("eagle3", models, head)
+    given = {**test_engine.LIMITS, "steps_ahead": 1, "backend": "eager", "device": "cuda"}
+    with played_cuda(), open_llm(models.folder("llama"), config, **given) as llm:
+        llm.generate(test_engine.PROMPTS, test_engine.GREEDY, use_tqdm=False)
+    assert len(waits["launch"]) > 5 and not any(waits["launch"])
+    assert waits["collect"] == [["event"]] * len(waits["collect"])

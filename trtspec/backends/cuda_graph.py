@@ -39,6 +39,9 @@ class CapturedCalls:
     def __len__(self) -> int:
         return len(self._graphs)
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._graphs
+
     def capture(self, key: Hashable, call: Callable[[], list[Tensor]], what: str) -> None:
         """Capture a call, which first runs a few times: it must be one that may be repeated on what
         the buffers hold now. ``what``: the call, for an error.
@@ -140,6 +143,11 @@ class CudaGraphSession:
             if own.data_ptr() != given.data_ptr():
                 own.copy_(given)
         return True
+
+
+def uncaptured(session: Session) -> Session:
+    """A session whose calls may be part of another capture."""
+    return session._session if isinstance(session, CudaGraphSession) else session
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from trtspec.backends.staging import Staging
 from trtspec.ops.sampling import SamplingColumns
 
 
@@ -88,6 +89,12 @@ class EngineInputs(NamedTuple):
             elif field is not None:
                 tensors += field
         return tensors
+
+    def placed(self, staging: Staging, stable: bool = False) -> EngineInputs:
+        """The same on the device, in one copy; see `Staging.to_device`."""
+        if not staging.copies:
+            return self
+        return self.filled(staging.to_device(self.flat(), stable))
 
     def filled(self, tensors: Iterable[Tensor]) -> EngineInputs:
         """The same fields with other tensors, which come in the order of `flat`."""

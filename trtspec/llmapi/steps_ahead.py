@@ -56,4 +56,6 @@ def resident_target(
             "in turn",
             steps_ahead,
         )
-    return ResidentTarget(target, max_batch_size, drafter.needs, rollout)
+    resident = ResidentTarget(target, max_batch_size, drafter.needs, rollout)
+    resident.warm_up()
+    return resident

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from trtspec.backends.inputs import EngineInputs
-from trtspec.backends.session import Session
 from trtspec.backends.staging import Staging
 from trtspec.executor.engines.buckets import Bucket
 from trtspec.executor.engines.timer import CallTimes, EngineTimer
@@ -69,19 +67,18 @@ class CountedEngine:
 
     def _call(
         self,
-        session: Session,
-        inputs: EngineInputs,
+        call: Callable[[], list[Tensor]],
         weight_bytes: int,
         kv_bytes: int = 0,
         expert_bytes: int = 0,
         bucket: Bucket | None = None,
     ) -> list[Tensor]:
-        """Run once, reading that many bytes. ``expert_bytes``: the expected bytes of experts in
-        addition; if the ops report what they read, that counts instead. ``bucket``: what the call
-        was padded to."""
+        """Make a call that reads that many bytes. ``expert_bytes``: the expected bytes of experts
+        in addition; if the ops report what they read, that counts instead. ``bucket``: what the
+        call is padded to."""
         self.before_call()
         before = expert_bytes_read() if expert_bytes else 0
-        outputs = self._timer.measure(session.run, inputs, bucket)
+        outputs = self._timer.measure(call, bucket)
         if expert_bytes:
             weight_bytes += expert_bytes_read() - before or expert_bytes
         self.num_calls += 1

@@ -39,6 +39,6 @@ class HeadsEngine(CountedEngine):
         """
         given = EngineInputs(root_ids=roots, columns=SamplingColumns._make(sampling))
         inputs = given.filled(self._staging.to_device(given.flat()))._replace(root_hidden=hidden)
-        outputs = self._call(self._rollout, inputs, self._pass_bytes)
+        outputs = self._call(lambda: self._rollout.run(inputs), self._pass_bytes)
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from trtspec.backends.cuda_graph import uncaptured
 from trtspec.backends.inputs import EngineInputs
 from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.backends.session import Session
@@ -27,16 +28,9 @@ from trtspec.executor.engines.engine_parts import EngineSessions, NetworkFacts
 from trtspec.executor.engines.kv_tensors import KVTensors
 from trtspec.executor.engines.pass_rollout import StopRule
 from trtspec.executor.engines.step_states import StateMoves, TakenNodes
-from trtspec.executor.engines.verify_call import VerifyInputs, VerifyOutputs
+from trtspec.executor.engines.verify_call import NOTHING_TO_VERIFY, VerifyInputs, VerifyOutputs
 from trtspec.ops.sampling import SamplingColumns
 
-_NOTHING_TO_VERIFY = VerifyInputs(
-    greedy_sampling(0),
-    torch.zeros(0, dtype=torch.int64),
-    torch.zeros(0, dtype=torch.int32),
-    torch.zeros(1, dtype=torch.int32),
-)
-"""Inputs for an engine that verifies, when there is nothing to verify."""
 _FIRST_STEP = StopRule(max_depth=1)
 
 
@@ -62,10 +56,12 @@ class ModelEngine(CountedEngine):
         self.vocab_size = network.vocab_size
         self.verifies = network.verifies
         self.has_adapters = network.has_adapters
+        self.hidden_width = network.hidden_in  # of the target's states that a draft reads
         self.caches = caches
         self._network = network
         self._sessions = sessions
         self._buckets = buckets
+        self.buckets = buckets.all if buckets else ()  # none: calls are not padded
         self._padded_states: dict[Bucket, Tensor] = {}
         # Rows for a slot cache are padded on the host, and go to the device as they are then.
         is_slots = self.layout.is_slots
@@ -79,7 +75,7 @@ class ModelEngine(CountedEngine):
         next call.
         """
         bucket = self._find_bucket(packed, rolls_out=False)
-        logits, hidden, _ = self._forward(packed, bucket, _NOTHING_TO_VERIFY)
+        logits, hidden, _ = self._forward(packed, bucket, NOTHING_TO_VERIFY)
         return logits, hidden
 
     def verify(
@@ -113,7 +109,7 @@ class ModelEngine(CountedEngine):
             self._keep_states(groups)
             return
         assert model is not None and hidden is not None, "what is fed apart reads states"
-        inputs = _to_device(EngineInputs(rows), self._row_staging, stable=False)
+        inputs = EngineInputs(rows).placed(self._row_staging)
         self._run(model, inputs._replace(hidden_in=hidden), cached, 1)
 
     def rollout(
@@ -134,24 +130,27 @@ class ModelEngine(CountedEngine):
         tokens, parents, scores = to_host(outputs)
         return tokens, parents, scores
 
-    def call_placed(self, inputs: EngineInputs, cached_tokens: int) -> list[Tensor]:
+    def run_placed(self, inputs: EngineInputs) -> list[Tensor]:
         """A call, or with ``last_rows`` a rollout, over inputs that lie on the engine's device, as
-        many as it is to have with padding. Returns all outputs of its session, there as well."""
+        many as it is to have with padding. Returns all outputs of its session, there as well. A
+        graph may include it; it is `counted` apart."""
         rolls_out = inputs.last_rows is not None
         session = self._sessions.rollout if rolls_out else self._sessions.model
         assert session is not None, "the engine has calls of this kind"
-        passes = self._network.rollout_passes if rolls_out else 1
-        return self._run(session, inputs, cached_tokens, passes)
+        return uncaptured(session).run(EngineInputs(*inputs[:-1], self.caches.all))
+
+    def counted(
+        self, call: Callable[[], list[Tensor]], bucket: Bucket, cached_tokens: int
+    ) -> list[Tensor]:
+        """Make a call that includes `run_placed`, once, and count it as one of that size."""
+        passes = self._network.rollout_passes if self._sessions.drafts else 1
+        kv_bytes = cached_tokens * self.caches.bytes_per_token
+        return self._counted(call, bucket.rows, kv_bytes, passes, bucket)
 
     @property
     def rolls_out_at_once(self) -> bool:
         """Whether a whole rollout is one call."""
         return self._sessions.rollout is not None
-
-    @property
-    def hidden_width(self) -> int:
-        """Width of the target's hidden states that a draft reads."""
-        return self._network.hidden_in
 
     def compact(self, src_slots: Tensor, dst_slots: Tensor) -> None:
         """Move K/V rows of every layer from ``src_slots`` to ``dst_slots`` (int64, on the host);
@@ -229,7 +228,7 @@ class ModelEngine(CountedEngine):
             slots[-1] = self.caches.spare_state
             padding = padding._replace(state_slots=slots)
         if not self._sessions.drafts:
-            self._forward(padding, bucket, _NOTHING_TO_VERIFY)
+            self._forward(padding, bucket, NOTHING_TO_VERIFY)
             return
         width = self._network.hidden_in
         zeros = torch.zeros((0, width), dtype=self.caches.dtype, device=self._device)
@@ -265,7 +264,7 @@ class ModelEngine(CountedEngine):
                 parents=extend(asked.parents, wanted, 0),
                 row_start=extend(starts, requests + 1, int(starts[-1])),
             )
-        inputs = _to_device(inputs, self._row_staging, stable=bucket is not None)
+        inputs = inputs.placed(self._row_staging, stable=bucket is not None)
         assert self._sessions.model is not None, "a draft may have no forward call"
         outputs = self._run(self._sessions.model, inputs, cached_tokens, 1, bucket)
         verified: list[Tensor] = []
@@ -337,7 +336,7 @@ class ModelEngine(CountedEngine):
             placed = SamplingColumns._make(self._staging.to_device(columns))
             inputs = inputs._replace(columns=placed)
         else:
-            inputs = _to_device(inputs, self._staging, stable=bucket is not None)
+            inputs = inputs.placed(self._staging, stable=bucket is not None)
         inputs = inputs._replace(hidden_in=hidden)
         outputs = self._run(session, inputs, cached_tokens, passes, bucket)
         return outputs if bucket is None else unpad(outputs, [count] * 3)
@@ -371,28 +370,28 @@ class ModelEngine(CountedEngine):
         bucket: Bucket | None = None,
     ) -> list[Tensor]:
         assert inputs.rows is not None, "a pass has rows"
-        reads, rows = self._network.pass_bytes, inputs.rows.input_ids.shape[0]
+        rows = inputs.rows.input_ids.shape[0]
         kv_bytes = cached_tokens * self.caches.bytes_per_token
         if inputs.state_slots is not None:
             kv_bytes += len(inputs.state_slots) * self.caches.bytes_per_state
-        outputs = self._call(
-            session,
-            EngineInputs(*inputs[:-1], self.caches.all),
-            passes * reads.always,
-            passes * kv_bytes,
-            passes * reads.of_experts(rows) if reads.mixtures else 0,
-            bucket,
-        )
+        given = EngineInputs(*inputs[:-1], self.caches.all)
+        outputs = self._counted(lambda: session.run(given), rows, kv_bytes, passes, bucket)
         if session is self._sessions.passes:
             more = self._sessions.passes.num_passes - 1
             self.num_calls += more
-            self.weight_bytes += more * reads.always
+            self.weight_bytes += more * self._network.pass_bytes.always
             self.kv_bytes += more * kv_bytes
         return outputs
 
-
-def _to_device(inputs: EngineInputs, staging: Staging, stable: bool) -> EngineInputs:
-    """All of them in one copy; see `Staging.to_device`."""
-    if not staging.copies:
-        return inputs
-    return inputs.filled(staging.to_device(inputs.flat(), stable=stable))
+    def _counted(
+        self,
+        call: Callable[[], list[Tensor]],
+        rows: int,
+        kv_bytes: int,
+        passes: int,
+        bucket: Bucket | None,
+    ) -> list[Tensor]:
+        reads = self._network.pass_bytes
+        of_experts = reads.of_experts(rows) if reads.mixtures else 0
+        read = passes * reads.always, passes * kv_bytes, passes * of_experts
+        return self._call(call, *read, bucket)

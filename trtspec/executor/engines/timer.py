@@ -12,7 +12,6 @@ import torch
 
 from trtspec.executor.engines.buckets import Bucket
 
-A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -42,12 +41,12 @@ class EngineTimer:
         self.by_bucket: dict[Bucket, CallTimes] = {}
         self._running = deque[tuple[Bucket | None, torch.cuda.Event, torch.cuda.Event]]()
 
-    def measure(self, call: Callable[[A], T], argument: A, bucket: Bucket | None = None) -> T:
+    def measure(self, call: Callable[[], T], bucket: Bucket | None = None) -> T:
         """Make a call, and time it unless it fails; returns its result. ``bucket``: what it was
         padded to."""
         if not self._on_cuda:
             began = time.perf_counter()
-            result = call(argument)
+            result = call()
             self._add(bucket, time.perf_counter() - began)
             return result
         while self._running and self._running[0][2].query():  # type: ignore[no-untyped-call]
@@ -55,7 +54,7 @@ class EngineTimer:
             self._add(ended, start.elapsed_time(end) / 1e3)
         start, end = _event(), _event()
         start.record()
-        result = call(argument)
+        result = call()
         end.record()
         self._running.append((bucket, start, end))
         return result

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from trtspec.executor.engines.buckets import greedy_sampling
 from trtspec.ops.sampling import SamplingColumns
 
 
@@ -30,3 +32,11 @@ class VerifyInputs(NamedTuple):
     tokens: Tensor
     parents: Tensor
     row_start: Tensor
+
+
+NOTHING_TO_VERIFY = VerifyInputs(
+    greedy_sampling(0),
+    torch.zeros(0, dtype=torch.int64),
+    torch.zeros(0, dtype=torch.int32),
+    torch.zeros(1, dtype=torch.int32),
+)

@@ -83,7 +83,7 @@ class Arena:
                 row[: len(blocks[i])] = blocks[i]
             given.append(rows)
         if patch.entered:
-            given += self._rows_of(patch.entered)
+            given += self._columns_of(patch.entered)
         where, *rest = self._staging.to_device(given)
         for table, rows in zip(self.tables, rest, strict=False):
             table.index_copy_(0, where, rows)
@@ -92,16 +92,21 @@ class Arena:
             for own, rows in zip(self.kept, columns, strict=True):
                 own.index_copy_(0, begun, rows)
 
-    def rows_of(self, request: Request, first: int, end: int) -> list[int]:
-        """The rows of ``hidden`` of the pairs of these positions."""
-        begin = self.place(request) * self.ring
-        return [begin + position % self.ring for position in range(first, end)]
+    def states(self, request: Request, first: int, end: int) -> Tensor:
+        """The states of the pairs of these positions."""
+        return self.hidden.index_select(0, self._rows_of(request, first, end))
 
     def keep_hidden(self, hidden: Tensor, rows: Tensor, places: Tensor) -> None:
         """The states of a call's ``rows`` go where they wait."""
         self.hidden.index_copy_(0, places.flatten(), hidden[rows.flatten()])
 
-    def _rows_of(self, entered: Sequence[Entered]) -> list[Tensor]:
+    def _rows_of(self, request: Request, first: int, end: int) -> Tensor:
+        """The rows of ``hidden`` of the pairs of these positions."""
+        begin = self.place(request) * self.ring
+        rows = [begin + position % self.ring for position in range(first, end)]
+        return torch.tensor(rows, dtype=torch.int64).to(self.hidden.device)
+
+    def _columns_of(self, entered: Sequence[Entered]) -> list[Tensor]:
         """Where these requests lie, and their rows of ``kept``."""
         state, filters, tokens = [], [], []
         ends = torch.full((len(entered), NUM_ENDS), -1)
@@ -156,12 +161,12 @@ class Arena:
         if count > self.ring or (rollout.pending and found < count - rollout.behind):
             return 0
         self.fed[request.id] = drafted
-        places = self.rows_of(request, first, committed)
-        for position, place in enumerate(places, first):
-            tokens[place % self.ring] = entered.tokens[position + 1]
-        self.hidden[places] = 0
+        for position in range(first, committed):
+            tokens[position % self.ring] = entered.tokens[position + 1]
+        states = self.hidden.new_zeros(count, self.hidden.shape[1])
         if hidden is not None:
-            self.hidden[places[count - found :]] = hidden
+            states[count - found :] = hidden
+        self.hidden.index_copy_(0, self._rows_of(request, first, committed), states)
         return min(rollout.max_depth, request.max_draft_len)
 
 
