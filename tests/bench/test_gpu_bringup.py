@@ -14,6 +14,7 @@ import pytest
 
 from trtspec.backends.registry import ENTRY_POINTS, backends
 from trtspec.bench.gpu_bringup import (
+    ahead,
     attention,
     engines,
     few_rows,
@@ -202,7 +203,10 @@ def test_what_runs_on_a_gpu_on_a_played_one(
     assert tiles == [*attention.TILES] * 3
     with played_cuda():
         rows = [dict(case.measure()) for case in steps.chains(at)]
+        launched = [dict(case.measure()) for case in ahead.cases(at)]
     assert len(rows) == 2 * (3 + 1) and rows[0]["text"] == rows[4]["text"]
+    texts = [row["text"] for row in launched[::2]]  # the others profile
+    assert len(launched) == 2 * 2 * (1 + 1) and texts == [rows[0]["text"]] * 4
 
 
 @pytest.mark.skipif(not can_fake(), reason="torch has CUDA itself")

@@ -126,16 +126,16 @@ def lengthened(name: str) -> Path:
 
 
 class Opened:
-    """The engine of a family, open for one method at a time, since opening takes seconds."""
+    """The engine of a family, open in one way at a time, since opening takes seconds."""
 
     def __init__(self, place: Place, family: Family) -> None:
         self._place, self._family = place, family
-        self._method = ""
+        self._way: tuple[str, int] | None = None
         self._llm: LLM | None = None
 
-    def __call__(self, method: str) -> LLM:
+    def __call__(self, method: str, steps_ahead: int = 0) -> LLM:
         """The model, drafting by that method."""
-        if self._llm is not None and self._method == method:
+        if self._llm is not None and self._way == (method, steps_ahead):
             return self._llm
         if self._llm is not None:
             self._llm.shutdown()
@@ -150,6 +150,7 @@ class Opened:
             False if config is None else config,
             cuda_graph_config={"batch_sizes": list(scale.batches)},
             kv_cache_config={"max_tokens": tokens},
+            steps_ahead=steps_ahead,
         )
-        self._method = method
+        self._way = method, steps_ahead
         return self._llm

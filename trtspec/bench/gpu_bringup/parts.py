@@ -12,6 +12,7 @@ _compiling = partial(Part, seconds=240, behind=True, again=True)
 PARTS = (
     Part("chains", "Steps: chains", f"{_HERE}.steps:chains", 85, "compile_chains"),
     Part("trees", "Steps: trees", f"{_HERE}.steps:trees", 85, "compile_trees"),
+    Part("ahead", "Steps launched ahead", f"{_HERE}.ahead:cases", 75, "compile_chains"),
     Part("latency", "Launches, copies, memory", f"{_HERE}.latency:cases", 25),
     Part("products", "Products by rows", f"{_HERE}.products:cases", 45),
     Part("few_rows", "Few-row products by rows", f"{_HERE}.few_rows:cases", 45),

@@ -3,7 +3,7 @@ they consist of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -41,9 +41,15 @@ chains, trees = partial(cases, CHAINS), partial(cases, TREES)
 
 
 def step(
-    scale: Scale, opened: Opened, method: str, batch: int, temperature: float, context: int
+    scale: Scale,
+    opened: Callable[[str], LLM],
+    method: str,
+    batch: int,
+    temperature: float,
+    context: int,
 ) -> Mapping[str, Any]:
-    """A generation of that many requests, after a warm-up; ms are of a mean step."""
+    """A generation of that many requests, after a warm-up; ms are of a mean step. ``opened``: the
+    model for a method."""
     llm = opened(method)
     rival, prompts = Rival(method, llm), prompts_of(llm, batch, context)
     params = SamplingParams(scale.tokens, temperature=temperature, seed=7, ignore_eos=True)
@@ -65,7 +71,9 @@ def step(
     }
 
 
-def profile(scale: Scale, opened: Opened, method: str, batch: int) -> Mapping[str, Any]:
+def profile(
+    scale: Scale, opened: Callable[[str], LLM], method: str, batch: int
+) -> Mapping[str, Any]:
     """Of the steps of half a generation, 12 to 48; see `profiled`."""
     llm = opened(method)
     params = SamplingParams(scale.tokens // 2, ignore_eos=True)
