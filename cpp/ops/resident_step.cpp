@@ -87,16 +87,15 @@ std::int64_t pack_verify(const PackVerifyParams& p) {
         draft.append();
       }
       const TreeView tree = draft[0];
-      RowGroup group{.context = item.generates ? state.length - 1 : item.start,
-                     .blocks = blocks_of(all, item.place),
-                     .tree = tree,
-                     .last_logits = item.samples != 0,
-                     .adapter = std::int32_t(state.adapter)};
-      if (item.generates) {
-        group.tokens = {&state.newest, 1};
-      } else {
-        group.tokens = {p.chunk + item.first_token, std::size_t(item.num_rows)};
-      }
+      const std::span<const std::int64_t> tokens =
+          item.generates ? std::span(&state.newest, 1)
+                         : std::span(p.chunk + item.first_token, std::size_t(item.num_rows));
+      const RowGroup group{.tokens = tokens,
+                           .context = item.generates ? state.length - 1 : item.start,
+                           .blocks = blocks_of(all, item.place),
+                           .tree = tree,
+                           .last_logits = item.samples != 0,
+                           .adapter = std::int32_t(state.adapter)};
       const std::int64_t logit = writer.logits();
       if (!fits(group, p.layout, p.num_rows - writer.rows(), p.num_logits - logit)) return i;
       writer.add(group);
@@ -161,8 +160,8 @@ std::int64_t pack_rollout(const PackRolloutParams& p) {
 
 namespace {
 
-// Keeps the pair of a position, whose state is that of a row of the call, in a list of those of item
-// i; `count` are in it.
+// Keeps the pair of a position, whose state is that of a row of the call, in the list of item i;
+// `count` are in it.
 void keep_pair(const AdvanceParams& p, std::int64_t i, std::int64_t count, std::int64_t position,
                std::int64_t token, std::int64_t row) {
   const std::int64_t to = ring_row(p.requests, p.items[i].place, position);
@@ -232,8 +231,9 @@ void advance(const AdvanceParams& p) {
     TextEnd end{0, FinishReason::none};
     if (rows > 0) {
       const auto count = std::size_t(rows);
-      end = emit({{p.tokens + first, count}, {p.parents + first, count}, {p.sampled + first, count}},
-                 {path, std::size_t(p.num_emitted[i])}, ends_of(all, item.place),
+      const VerifiedRows verified{
+          {p.tokens + first, count}, {p.parents + first, count}, {p.sampled + first, count}};
+      end = emit(verified, {path, std::size_t(p.num_emitted[i])}, ends_of(all, item.place),
                  state.limit - state.length, emitted);
     }
     result[0] = std::int64_t(end.count);

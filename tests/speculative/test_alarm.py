@@ -129,12 +129,20 @@ def plan(ids: Sequence[int]) -> StepPlan:
     return StepPlan(tuple(ScheduledRequest(each, 0, 1, True, 3, True) for each in requests))
 
 
-def steps(drafter: AlarmedDrafter, emitted: dict[int, list[int]], number: int) -> None:
-    """Steps of requests that emit these tokens in each."""
+def steps(
+    drafter: AlarmedDrafter, emitted: dict[int, list[int]], number: int, on_device: bool = False
+) -> None:
+    """Steps of requests that emit these tokens in each, drafted by the host or by a device."""
     batch = plan(list(emitted))
     for _ in range(number):
-        drafter.prepare_draft_tokens(batch)
         result = StepResult.of(list(emitted.values()))  # what was verified is no matter
+        if on_device:
+            result.drafts, result.drafted = (
+                Chains().prepare_draft_tokens(batch),
+                [()] * len(emitted),
+            )
+        else:
+            drafter.prepare_draft_tokens(batch)
         assert drafter.on_accepted(batch, result) == [()] * len(emitted)
 
 
@@ -155,11 +163,12 @@ def test_one_line_says_what_was_lost(caplog: pytest.LogCaptureFixture) -> None:
     assert not drafter.reports()[0]["alarm"]
 
 
-def test_requests_are_watched_in_turn() -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_requests_are_watched_in_turn(on_device: bool) -> None:
     drafter = watched()
     seen: list[tuple[int, int]] = []
     drafter._observe = lambda compared, right: seen.append((compared, right))  # type: ignore[method-assign]
-    steps(drafter, {1: [5], 2: [1, 5], 3: [1, 2, 3, 4]}, 6)
+    steps(drafter, {1: [5], 2: [1, 5], 3: [1, 2, 3, 4]}, 6, on_device)
     assert sorted(seen) == [(1, 0), (1, 0), (2, 1), (2, 1), (3, 3), (3, 3)]
 
 

@@ -156,19 +156,25 @@ class AlarmedDrafter(ForwardingDrafter):
 
     def prepare_draft_tokens(self, batch: StepPlan) -> DraftBatch:
         drafts = super().prepare_draft_tokens(batch)
+        self._asked = self._ask(batch, drafts)
+        return drafts
+
+    def _ask(self, batch: StepPlan, drafts: DraftBatch) -> tuple[int, int, DraftBatch] | None:
+        """The request whose turn it is, its place in the step, and the drafts."""
         drafted = [
             place
             for place, count in enumerate(drafts.counts)
             if count and not batch.items[place].request.processors
         ]
-        self._asked = None
-        if drafted:
-            self._turn += 1
-            place = drafted[self._turn % len(drafted)]
-            self._asked = batch.items[place].request.id, place, drafts
-        return drafts
+        if not drafted:
+            return None
+        self._turn += 1
+        place = drafted[self._turn % len(drafted)]
+        return batch.items[place].request.id, place, drafts
 
     def on_accepted(self, batch: StepPlan, result: StepResult) -> Sequence[tuple[int, ...]]:
+        if result.drafted is not None:  # the device did
+            self._asked = self._ask(batch, result.drafts)
         asked, self._asked = self._asked, None
         if asked is not None:
             id, place, drafts = asked

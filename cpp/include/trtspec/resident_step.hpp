@@ -3,12 +3,13 @@
 //
 // A request lies at a *place*, one of a fixed number of rows of each of the arrays below. In a step
 // the host names places and what may be fed of each (StepItem); everything else the device knows.
-// Sizes follow from those of the call alone: rows, requests and logits that are not used are padding,
-// as of executor/engines/buckets.py.
+// Sizes follow from those of the call alone: rows, requests and logits that are not used are
+// padding, as of executor/engines/buckets.py.
 //
-// A draft that reads the target's states is fed *pairs*: the state at a position and the token behind
-// it. The pair of position p is row p + behind of the draft's text. Those that its cache does not
-// have, or not for good, wait in a ring: that of position p at p % ring.
+// A draft that reads the target's states is fed *pairs*: the state at a position and the token
+// behind it. The pair of position p is row p + behind of the draft's text. Those that its cache
+// does not have, or not for good, wait in a ring: that of position p at p % ring. A draft that
+// reads tokens alone is fed the tokens of pairs, with behind = 1.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,8 @@ struct StepItem {
   std::int64_t generates;  // 0 or 1
   std::int64_t max_nodes;
   std::int64_t samples;      // 0 or 1
-  std::int64_t first_token;  // of a prompt, where its tokens lie: of all rows, and unless it samples, one more
+  // Of a prompt, where its tokens lie: those of all rows, and unless it samples, one more.
+  std::int64_t first_token;
 
   // Whether a rollout drafts for it.
   constexpr bool rolls_out(const RequestState& state, std::int64_t behind) const {
@@ -115,8 +117,8 @@ struct PackVerifyParams {
   std::int32_t* row_start;  // [B + 1]
 };
 
-// The call of a rollout: the pairs that wait, of each item that rolls out; the others have no rows and
-// no blocks. requests.tables are of the draft's cache.
+// The call of a rollout: the pairs that wait, of each item that rolls out; the others have no rows
+// and no blocks. requests.tables are of the draft's cache.
 struct PackRolloutParams {
   ResidentRequests requests;
   const StepItem* items;  // [B]
@@ -148,9 +150,9 @@ struct AdvanceParams {
   std::int64_t block_size;
   PairRule rule;
 
-  // [B, 4 + 4 * width]: how many tokens it emits, FinishReason, rows of the draft (`drafted`), nodes
-  // that were verified; then, width each, the tokens, the rows that emit them, and of the nodes the
-  // tokens and parents (-1 = child of the root). 0 behind the ends; all 0 of padding.
+  // [B, 4 + 4 * width]: how many tokens it emits, FinishReason, rows of the draft (`drafted`),
+  // nodes that were verified; then, width each, the tokens, the rows that emit them, and of the
+  // nodes the tokens and parents (-1 = child of the root). 0 behind the ends; all 0 of padding.
   std::int64_t* result;
   // [B, width]: rows of the target's cache to be moved, by slots; -1 where nothing moves.
   std::int64_t* src_slots;
