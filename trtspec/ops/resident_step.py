@@ -18,8 +18,8 @@ each column means, in the order of `STATE` and `ITEM`.
 
 A draft that reads the target's hidden states is fed *pairs*: the state at a position and the token
 behind it, as row position + ``behind`` of its own text; one that reads tokens alone is fed those of
-pairs, with ``behind`` 1. Those that it is still to be fed, or to be
-fed again (the last ``not_final`` of each call), wait in a ring: that of position p at p % ring.
+pairs, with ``behind`` 1. Those that it is still to be fed, or to be fed again (the last
+``not_final`` of each call), wait in a ring: that of position p at p % ring.
 """
 
 from __future__ import annotations
