@@ -178,7 +178,8 @@ class StepHalves:
         )
         target.caches.compact(advanced.src_slots.flatten(), advanced.dst_slots.flatten())
         hidden = outputs[1:]
-        if self._rollout is not None and hidden and chunk is None:
+        reads_hidden = self._rollout is not None and self._rollout.pending is not None
+        if reads_hidden and chunk is None:
             arena.keep_hidden(hidden[0], advanced.kept_rows, advanced.ring_rows)
         return [call.rows[4], advanced.result, advanced.kept_rows, advanced.ring_rows, *hidden]
 

@@ -13,7 +13,7 @@ from trtspec.executor.engines.buckets import Bucket
 from trtspec.executor.engines.model_engine import ModelEngine
 from trtspec.executor.resident.arena import NUM_ENDS, Arena
 from trtspec.executor.resident.engine import Patch
-from trtspec.executor.resident.halves import StepHalves
+from trtspec.executor.resident.halves import StepHalves, Verified
 from trtspec.executor.step.device_rollout import DeviceRollout
 from trtspec.executor.step.drafter import DrafterNeeds
 from trtspec.executor.step.request import Request
@@ -69,9 +69,7 @@ class ResidentTarget:
         cached_tokens = sum(item.start + item.num_rows for item in plan.items)
         step = self._halves.run(items, prompts, self._bucket(plan), drafts, cached_tokens)
         if self._rollout is not None and prompts is not None:
-            self._feed_prompts(plan, self._rollout, step.query_start, step.hidden)
-            if step.hidden is not None:
-                self._arena.keep_hidden(step.hidden, step.kept_rows, step.ring_rows)
+            self._feed_prompts(plan, self._rollout, step)
         return _Launched(plan, HostRead([step.result]))
 
     def collect(self, handle: _Launched) -> StepResult:
@@ -121,11 +119,11 @@ class ResidentTarget:
                 chunk += item.request.tokens[item.start : end if item.samples else end + 1]
         return items, None if plan.only_generates else chunk
 
-    def _feed_prompts(
-        self, plan: StepPlan, rollout: DeviceRollout, query_start: Tensor, hidden: Tensor | None
-    ) -> None:
-        """Feed the draft all pairs of prompts' rows except the newest of each request."""
+    def _feed_prompts(self, plan: StepPlan, rollout: DeviceRollout, step: Verified) -> None:
+        """Feed the draft all pairs of prompts' rows except the newest of each request, and keep the
+        states of those."""
         groups, states = [], []
+        hidden = None if rollout.pending is None else step.hidden
         for i, item in enumerate(plan.items):
             drafted = self._arena.fed.get(item.request.id)
             if drafted is None or item.is_generation:
@@ -136,9 +134,11 @@ class ResidentTarget:
             if group is not None and hidden is not None:
                 skipped = item.num_rows - 1 - count
                 own = skipped + torch.arange(count, device=hidden.device)
-                states += [waiting, hidden[query_start[i] + own]]
+                states += [waiting, hidden[step.query_start[i] + own]]
         if groups:
             rollout.engine.feed(groups, torch.cat(states) if states else None)
+        if hidden is not None:
+            self._arena.keep_hidden(hidden, step.kept_rows, step.ring_rows)
 
     def _prompt_rows(
         self, item: ScheduledRequest, rollout: DeviceRollout, drafted: int
