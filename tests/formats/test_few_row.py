@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from trtspec.backends.registry import backend_named
+from trtspec.builder.resolve import place_of
 from trtspec.config.build_config import BuildConfig
 from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import NetworkStorage, WeightStorage
@@ -21,7 +23,7 @@ from trtspec.formats.stored import StoredWeight
 from trtspec.formats.tiled import TiledFormat
 
 N, K = 40, 160
-CUDA = Place("aoti", "cuda", runs_ops=True, few_rows=True, dtype="bfloat16")
+CUDA = Place("aoti", "cuda", runs_ops=True, few_rows=True)
 SCHEMES = {
     "int8": WeightStorage(8, 32, zero_points=True),
     "int4, minima": WeightStorage(4, 16, "float16", minima=True),
@@ -92,11 +94,25 @@ def test_which_networks_get_them() -> None:
     ("place", "scheme", "said"),
     [
         (replace(CUDA, few_rows=False), WeightStorage(4, 32), "without few_row_products"),
-        (replace(CUDA, dtype="float32"), WeightStorage(4, 32), "with dtype float32"),
         (CUDA, WeightStorage(4, 32, kind="iq"), "values of iq4 are for CPUs"),
     ],
 )
 def test_refused(place: Place, scheme: WeightStorage, said: str) -> None:
-    build = BuildConfig(place.dtype, few_row_products=place.few_rows)
+    build = BuildConfig("bfloat16", few_row_products=place.few_rows)
     with pytest.raises(ConfigError, match=said):
-        resolve_weights(build, place.dtype, NetworkStorage(scheme), place)
+        resolve_weights(build, "bfloat16", NetworkStorage(scheme), place)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "dtype", "said"),
+    [
+        ("aoti", "cpu", "bfloat16", "on backend 'aoti' and device 'cpu': those are kernels for C"),
+        ("tensorrt", "cuda", "bfloat16", "which aoti and eager call; leave it out"),
+        ("aoti", "cuda", "float32", "with dtype float32: those kernels multiply bfloat16 or"),
+    ],
+)
+def test_where_there_are_none(backend: str, device: str, dtype: str, said: str) -> None:
+    asked = BuildConfig(dtype, few_row_products=True)
+    with pytest.raises(ConfigError, match=said):
+        place_of(backend_named(backend), device, asked)
+    assert place_of(backend_named("eager"), "cuda", replace(asked, dtype="float16")).few_rows

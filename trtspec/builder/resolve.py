@@ -33,7 +33,7 @@ little is left of keys that a bias makes large and alike (Qwen 2's: 0.2 nats at 
 
 
 def place_of(backend: Backend, device: str, build: BuildConfig) -> Place:
-    """Where the networks of a build run.
+    """Where the networks of a build run, whose dtype is resolved.
 
     Raises:
         ConfigError: few_row_products, where there are none.
@@ -45,7 +45,12 @@ def place_of(backend: Backend, device: str, build: BuildConfig) -> Place:
             f"few_row_products=True on backend {backend.name!r} and device {device!r}: those are "
             f"kernels for CUDA, which {' and '.join(with_ops)} call; leave it out"
         )
-    return Place(backend.name, device, backend.runs_ops, with_ops, few_rows, build.dtype)
+    if few_rows and build.dtype == "float32":
+        raise ConfigError(
+            "few_row_products=True with dtype float32: those kernels multiply bfloat16 or float16; "
+            "give such a dtype, or leave few_row_products out"
+        )
+    return Place(backend.name, device, backend.runs_ops, with_ops, few_rows)
 
 
 def resolve_build(
@@ -61,10 +66,9 @@ def resolve_build(
         logger.warning("%s", reasons[-1])
     dtype = floats = config.dtype
     device, reason = backend.resolve_device(config.device)
-    place = place_of(backend, device, config)
     if dtype == "auto":
         floats, why = _usual_floats(model.dtype, backend, device)
-        dtype, floats = usual_dtypes(config, model.storage, place, floats)
+        dtype, floats = usual_dtypes(config, model.storage, floats)
         if dtype != floats:
             why = (
                 "around quantised weights more bits cost next to nothing; weights that stay floats "
@@ -80,7 +84,7 @@ def resolve_build(
         reasons.append(f"device {device}: {reason}")
     backend.check_options(options, dtype)
 
-    place = replace(place, dtype=dtype)
+    place = place_of(backend, device, replace(config, dtype=dtype))
     kept = kept_storage(config, model.storage, place, floats)
     config, choice = resolve_weights(config, dtype, model.storage, place, floats)
     reasons += choice

@@ -104,7 +104,7 @@ class Place:
 
     backend: by name. runs_ops: whether networks call the ops of trtspec there. with_ops: the names
     of the backends where they do, for messages. few_rows: whether products are
-    `trtspec.ops.few_row_linear`. dtype: what networks compute in, once it is known.
+    `trtspec.ops.few_row_linear`.
     """
 
     backend: str
@@ -112,7 +112,6 @@ class Place:
     runs_ops: bool
     with_ops: tuple[str, ...] = ()
     few_rows: bool = False
-    dtype: str = "auto"
 
 
 class WeightFormat(ABC):

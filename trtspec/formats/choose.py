@@ -77,9 +77,7 @@ def formats_of(
     )
 
 
-def usual_dtypes(
-    asked: BuildConfig, stored: NetworkStorage | None, place: Place, floats: str
-) -> tuple[str, str]:
+def usual_dtypes(asked: BuildConfig, stored: NetworkStorage | None, floats: str) -> tuple[str, str]:
     """The default dtypes of a network: the one it computes in, and that of its float weights.
     ``stored``: see `resolve_weights`. ``floats``: the dtype of the checkpoint's floats."""
     kind = format_kinds().get(asked.weight_dtype)
@@ -91,7 +89,8 @@ def usual_dtypes(
         return floats, floats
     if asked.activation_dtype in DTYPES:
         return asked.activation_dtype, asked.activation_dtype
-    return placed(weights, place).network_dtype or floats, floats
+    weights = for_few_rows(weights) if asked.few_row_products else weights
+    return weights.network_dtype or floats, floats
 
 
 def kept_storage(

@@ -97,8 +97,6 @@ class TiledFormat(QuantisedFormat):
             return super().unsupported(place)
         if (self.scheme.kind, self.scheme.bits) not in _VALUES:
             return f"on device {place.device!r}, kernels for values of {self.name} are for CPUs"
-        if place.dtype == "float32":
-            return f"with dtype float32 on device {place.device!r}, its kernels multiply 16 bits"
         return None
 
     @property
