@@ -11,16 +11,20 @@ import torch
 from trtspec.backends.registry import backend_named
 from trtspec.builder.resolve import place_of
 from trtspec.config.build_config import BuildConfig
+from trtspec.config.feed_forwards.dense import DenseSpec
 from trtspec.config.quantised import QuantisedTensor
 from trtspec.config.storage import NetworkStorage, WeightStorage
 from trtspec.errors import ConfigError
 from trtspec.formats.base import Place
 from trtspec.formats.choose import formats_of, resolve_weights
-from trtspec.formats.plain import FewRowFormat
+from trtspec.formats.network_formats import NetworkFormats
+from trtspec.formats.plain import ROWS, FewRowFormat
 from trtspec.formats.quantised import QuantisedFormat
 from trtspec.formats.registry import floats_beside, for_few_rows
 from trtspec.formats.stored import StoredWeight
 from trtspec.formats.tiled import TiledFormat
+from trtspec.models.feed_forwards.dense import DenseFeedForward
+from trtspec.ops.linear import swiglu
 
 N, K = 40, 160
 CUDA = Place("aoti", "cuda", runs_ops=True, few_rows=True)
@@ -75,6 +79,46 @@ def test_weights_of_checkpoints(name: str) -> None:
     torch.testing.assert_close(found, 1 + x @ exact.T, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("quantised", [True, False])
+def test_layers_that_take_their_swiglu_along(quantised: bool) -> None:
+    plain = QuantisedFormat(SCHEMES["int8"]) if quantised else ROWS
+    assert plain.with_swiglu() is None and for_few_rows(plain).with_swiglu() is None
+    kind = for_few_rows(plain, may_gate=True).with_swiglu()
+    assert kind is not None
+    n, bias = 64, torch.randn(64)
+    weight = torch.randn(n, K)
+    specs = kind.storage(n, K, torch.float32)
+    buffers = {name: torch.empty(s.shape, dtype=s.dtype) for name, s in specs.items()}
+    kind.load([StoredWeight("gate", weight[:32]), StoredWeight("up", weight[32:])], buffers)
+    exact = kind.dequantised(buffers, n, K)
+    torch.testing.assert_close(exact, weight, rtol=0, atol=0.03 * quantised)
+    x = torch.randn(3, K) / K**0.5
+    around = {"norm": None, "gated": False, "residual": None}
+    found = kind.product(buffers, x, bias, n, None, **around)
+    torch.testing.assert_close(found, swiglu(x @ exact.T + bias))
+
+
+def test_feed_forward_parts_take_it() -> None:
+    """Where their features fill tiles."""
+    torch.manual_seed(0)
+    for inner in (32, 40):
+        parts = [
+            DenseFeedForward(
+                DenseSpec(inner), K, torch.float32, formats=NetworkFormats.uniform(kind)
+            )
+            for kind in (ROWS, for_few_rows(ROWS, may_gate=True))
+        ]
+        assert [part.gates for part in parts] == [False, inner == 32]
+        gate, up, down = (torch.randn(shape) / 9 for shape in ((inner, K), (inner, K), (K, inner)))
+        for part in parts:
+            assert part.gate_up is not None
+            part.gate_up.load([StoredWeight("gate", gate), StoredWeight("up", up)])
+            part.down.load([StoredWeight("down", down)])
+        x, residual = torch.randn(3, K), torch.randn(3, K)
+        plain, own = (part(x, norm=None, residual=residual) for part in parts)
+        torch.testing.assert_close(own, plain)
+
+
 def test_which_networks_get_them() -> None:
     asked = BuildConfig(
         "bfloat16", device="cuda", weight_dtype="int4", head_weight_dtype="bfloat16",
@@ -83,11 +127,15 @@ def test_which_networks_get_them() -> None:
     build, _ = resolve_weights(asked, "bfloat16", None, CUDA)
     assert build.activation_dtype == "bfloat16"
     formats = formats_of(build, in_panels=False)
-    assert formats.layers == TiledFormat(WeightStorage(4, 32, "float16"))
-    assert formats.head == FewRowFormat() == floats_beside(formats.layers)
+    assert formats.layers == TiledFormat(WeightStorage(4, 32, "float16"), may_gate=True)
+    assert formats.head == FewRowFormat(may_gate=True)
+    assert floats_beside(formats.layers) == FewRowFormat()
+    with_adapters = formats_of(replace(build, enable_lora=True), in_panels=False)
+    assert with_adapters.layers.with_swiglu() is None
     kept = NetworkStorage(SCHEMES["FP8"])
     build, _ = resolve_weights(replace(asked, weight_dtype="auto"), "bfloat16", kept, CUDA)
-    assert formats_of(build, False, kept).of({"a": N}) == TiledFormat(SCHEMES["FP8"])
+    expected = TiledFormat(SCHEMES["FP8"], may_gate=True)
+    assert formats_of(build, False, kept).of({"a": N}) == expected
 
 
 @pytest.mark.parametrize(

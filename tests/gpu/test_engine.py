@@ -226,7 +226,7 @@ def test_few_row_products(models: TinyModels, weights: str) -> None:
         layers = [m for m in innermost(llm)._module.modules() if isinstance(m, Linear)]
         kind = FewRowFormat if weights == "auto" else TiledFormat
         assert {type(layer.format) for layer in layers} == {kind}
-        for layer, rows in zip(layers, (1, 64, 65), strict=False):
+        for layer, rows in zip(layers, (1, 64, 65) * len(layers), strict=False):
             on_cpu = {name: buffer.cpu() for name, buffer in layer.weights.items()}
             exact = layer.format.dequantised(on_cpu, layer.out_features, layer.in_features)
             x = torch.randn(rows, layer.in_features).bfloat16()

@@ -41,8 +41,10 @@ def test_values_lie_where_lanes_read_them(bits: int) -> None:
             assert int(byte) == int(patterns[n, k])
 
 
-E4M3 = torch.randint(127, (64, 200), dtype=torch.uint8) | torch.randint(2, (64, 200)).byte() << 7
-E2M1 = torch.randint(0, 16, (64, 200), dtype=torch.uint8)
+_BITS = torch.Generator().manual_seed(0)
+E4M3 = torch.randint(127, (64, 200), generator=_BITS).byte()
+E4M3 |= torch.randint(2, (64, 200), generator=_BITS).byte() << 7
+E2M1 = torch.randint(16, (64, 200), generator=_BITS).byte()
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
@@ -76,7 +78,7 @@ def test_packed_weights(values: Values, beside: str | None) -> None:
         residual=residual,
         **({beside: pack_groups(extra[beside])} if beside else {}),
     )
-    torch.testing.assert_close(found, residual + (x @ weight.T + bias))
+    torch.testing.assert_close(found, residual + (x @ weight.T + bias), rtol=1e-4, atol=2e-3)
 
 
 def test_swiglu_of_interleaved_outputs() -> None:

@@ -140,6 +140,11 @@ class WeightFormat(ABC):
         """Whether products scale or reorder their inputs first, as each layer's weights say."""
         return False
 
+    def with_swiglu(self) -> WeightFormat | None:
+        """The format of a layer whose products of gates, followed by as many outputs that they are
+        for, give the `swiglu` of both, half as wide; None: there is none."""
+        return None
+
     @abstractmethod
     def storage(self, n: int, k: int, dtype: torch.dtype) -> Mapping[str, BufferSpec]:
         """The buffers of a layer in a network of ``dtype``, by their names in a ``state_dict``."""

@@ -43,7 +43,7 @@ def formats_of(
     head_bits = input_bits if rounds_head else 2 * input_bits
 
     def at_place(kind: WeightFormat) -> WeightFormat:
-        return for_few_rows(kind) if build.few_row_products else kind
+        return for_few_rows(kind, not build.enable_lora) if build.few_row_products else kind
 
     def made(name: str, group: int | None, bits: int) -> WeightFormat:
         kind = format_kinds().get(name)

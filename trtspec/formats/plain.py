@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from trtspec.formats.base import (
     op_arguments,
 )
 from trtspec.formats.stored import StoredWeight
-from trtspec.ops.few_row_linear import few_row_linear
+from trtspec.ops.few_row_linear import few_row_linear, unwoven, woven
 from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu, unpack_linear
 from trtspec.ops.moe import Coding, gate
 
@@ -245,7 +245,27 @@ def _everywhere(experts: Mixture, x: Tensor, chosen: Tensor, weights: Tensor) ->
 
 @dataclass(frozen=True)
 class FewRowFormat(RowFormat):
-    """``weight [N, K]``, for `trtspec.ops.few_row_linear`."""
+    """``weight [N, K]``, for `trtspec.ops.few_row_linear`.
+
+    may_gate: whether a layer may take its SwiGLU along. gates: whether this one does, and its
+    outputs are `woven`.
+    """
+
+    may_gate: bool = False
+    gates: bool = False
+
+    def with_swiglu(self) -> WeightFormat | None:
+        return replace(self, gates=True) if self.may_gate else None
+
+    def load(self, parts: Sequence[StoredWeight], buffers: Mapping[str, Tensor]) -> Rounding:
+        rounding, weight = super().load(parts, buffers), buffers["weight"]
+        if self.gates:
+            weight.copy_(woven(weight))
+        return rounding
+
+    def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
+        weight = super().dequantised(buffers, n, k)
+        return unwoven(weight) if self.gates else weight
 
     def _product(
         self,
@@ -261,7 +281,15 @@ class FewRowFormat(RowFormat):
     ) -> Tensor:
         x = x if norm is None else norm(x)
         x = swiglu(x) if gated else x
-        return few_row_linear(x, buffers["weight"], bias, n, out_dtype, residual=residual)
+        return few_row_linear(
+            x,
+            buffers["weight"],
+            woven(bias) if self.gates and bias is not None else bias,
+            n,
+            out_dtype,
+            swiglu=self.gates,
+            residual=residual,
+        )
 
 
 PANELS = PanelFormat()

@@ -131,7 +131,7 @@ class QuantisedFormat(WeightFormat):
             buffers["table"].copy_(torch.tensor(self.scheme.table))
         for name, parts_of_it in groups.items():
             if name in buffers:
-                buffers[name].copy_(pack_groups(torch.cat(parts_of_it)))
+                buffers[name].copy_(self._pack_groups(torch.cat(parts_of_it)))
         return rounding
 
     def _round(
@@ -216,6 +216,10 @@ class QuantisedFormat(WeightFormat):
     def _pack(self, values: Tensor) -> Tensor:
         """``packed`` of values ``[N, K] i8`` (FP8: of their bytes)."""
         return pack_values(self._patterns(values), self.scheme.bits)
+
+    def _pack_groups(self, values: Tensor) -> Tensor:
+        """Scales, zeros or offsets of values ``[N, G]``."""
+        return pack_groups(values)
 
     def _patterns(self, values: Tensor) -> Tensor:
         """The bit patterns of values ``[N, K] i8`` (FP8: of their bytes), for `pack_values`."""

@@ -168,11 +168,14 @@ def floats_of(dtype: str, network: str, in_panels: bool) -> WeightFormat:
     return floats if dtype in ("auto", network) else replace(floats, dtype=getattr(torch, dtype))
 
 
-def for_few_rows(weights: WeightFormat) -> WeightFormat:
-    """The format of the same weights for few-row products; the given one if there is none."""
+def for_few_rows(weights: WeightFormat, may_gate: bool = False) -> WeightFormat:
+    """The format of the same weights for few-row products; the given one if there is none.
+    ``may_gate``: whether layers may take their SwiGLU along, that is, nothing is added to gates."""
     if isinstance(weights, QuantisedFormat):
-        return TiledFormat(weights.scheme)
-    return FewRowFormat(weights.dtype) if isinstance(weights, RowFormat) else weights
+        return TiledFormat(weights.scheme, may_gate=may_gate)
+    if isinstance(weights, RowFormat):
+        return FewRowFormat(weights.dtype, may_gate=may_gate)
+    return weights
 
 
 def placed(weights: WeightFormat, place: Place) -> WeightFormat:

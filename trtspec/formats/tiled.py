@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from trtspec.ops.few_row_linear import (
     in_blocks,
     pack_tiles,
     packed_shape,
+    unwoven,
+    woven,
 )
 from trtspec.ops.linear import swiglu
 from trtspec.ops.linear_quantised import arranged, dequantise
@@ -32,11 +34,17 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class TiledFormat(QuantisedFormat):
-    """The buffers of `QuantisedFormat` with ``packed`` in tiles. Inputs are never rounded."""
+    """The buffers of `QuantisedFormat` with ``packed`` in tiles. Inputs are never rounded.
+    may_gate, gates: as in `FewRowFormat`."""
 
     input_bits: int = 0
+    may_gate: bool = False
+    gates: bool = False
 
     network_dtype = None  # type: ignore[assignment]
+
+    def with_swiglu(self) -> WeightFormat | None:
+        return replace(self, gates=True) if self.may_gate else None
 
     def product(
         self,
@@ -55,7 +63,7 @@ class TiledFormat(QuantisedFormat):
         return few_row_linear(
             arranged(x, weights),
             weights.packed,
-            bias,
+            woven(bias) if self.gates and bias is not None else bias,
             n,
             out_dtype,
             values=self._kept,
@@ -63,6 +71,7 @@ class TiledFormat(QuantisedFormat):
             scales=weights.scales,
             zeros=weights.zeros,
             offsets=weights.offsets,
+            swiglu=self.gates,
             residual=residual,
         )
 
@@ -90,7 +99,8 @@ class TiledFormat(QuantisedFormat):
 
     def dequantised(self, buffers: Mapping[str, Tensor], n: int, k: int) -> Tensor:
         weights = in_blocks(self._weights(buffers), self._kept, n, k)
-        return dequantise(weights, self._kept.bits, self.scheme.group_size, n, k)
+        exact = dequantise(weights, self._kept.bits, self.scheme.group_size, n, k)
+        return unwoven(exact) if self.gates else exact
 
     def unsupported(self, place: Place) -> str | None:
         if not place.few_rows:
@@ -110,4 +120,8 @@ class TiledFormat(QuantisedFormat):
         bits = self._kept.bits
         # Bytes are kept as they are.
         patterns = values if bits == 8 else self._patterns(values) + 8
-        return pack_tiles(patterns.view(torch.uint8), bits)
+        patterns = patterns.view(torch.uint8)
+        return pack_tiles(woven(patterns) if self.gates else patterns, bits)
+
+    def _pack_groups(self, values: Tensor) -> Tensor:
+        return super()._pack_groups(woven(values) if self.gates else values)

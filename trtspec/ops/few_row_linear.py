@@ -146,6 +146,17 @@ def few_row_linear(
     return result
 
 
+def woven(rows: Tensor) -> Tensor:
+    """Rows [N, ...] of gates, followed by those that they are for, as ``swiglu`` takes outputs: 16
+    of each in turn."""
+    return rows.view(2, -1, TILE, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
+def unwoven(rows: Tensor) -> Tensor:
+    """The rows that `woven` ordered."""
+    return rows.reshape(-1, 2, TILE, *rows.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
 def in_blocks(
     weights: QuantisedWeights, values: Values, out_features: int, in_features: int
 ) -> QuantisedWeights:
@@ -187,7 +198,7 @@ def few_row_linear_reference(
     wide_bias = None if bias is None else bias.float()
     y = linear(x.float(), pack_linear(wide), wide_bias, out_features)
     if swiglu:
-        y = gated(y.view(len(y), -1, 2, TILE).transpose(1, 2).flatten(1))
+        y = gated(unwoven(y.t()).t())
     y = y.to(out_dtype or x.dtype)
     return y if residual is None else residual + y
 

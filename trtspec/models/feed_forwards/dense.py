@@ -12,6 +12,7 @@ from trtspec.models.activations import activate, activate_gated
 from trtspec.models.block import Block
 from trtspec.models.linear import Linear
 from trtspec.models.norm import Norm
+from trtspec.ops.few_row_linear import TILE
 
 
 class DenseFeedForward(nn.Module):
@@ -30,10 +31,14 @@ class DenseFeedForward(nn.Module):
         inner, bias = spec.intermediate_size, spec.bias
         self.activation = spec.activation
         self.gate_up: Linear | None = None
+        self.gates = False  # whether its product is gated already
         self.up: Linear | None = None
         if spec.gated:
             joined = formats.of({"gate": inner, "up": inner})
-            self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=joined)
+            is_silu = spec.activation == "silu" and inner % TILE == 0
+            gating = joined.with_swiglu() if is_silu else None
+            self.gates = gating is not None
+            self.gate_up = Linear(hidden, 2 * inner, dtype, bias, format=gating or joined)
         else:
             self.up = Linear(hidden, inner, dtype, bias, format=formats.of({"up": inner}))
         self.down = Linear(inner, hidden, dtype, bias, format=formats.of({"down": hidden}))
@@ -54,8 +59,8 @@ class DenseFeedForward(nn.Module):
             inner = activate(self.activation, self.up(x, norm=norm, adapters=adapters))
         else:
             inner = self.gate_up(x, norm=norm, adapters=adapters)
-            if self.activation == "silu":  # the product takes it along
-                silu: Tensor = self.down(inner, gated=True, **after)
+            if self.activation == "silu":  # a product takes it along
+                silu: Tensor = self.down(inner, gated=not self.gates, **after)
                 return silu
             inner = activate_gated(self.activation, inner)
         out: Tensor = self.down(inner, **after)
