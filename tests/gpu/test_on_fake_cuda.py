@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trtspec import LLM, build
 from trtspec.backends.aoti.session import AotiSession
+from trtspec.backends.staging import Staging
 from trtspec.backends.tensorrt import options as tensorrt_options
 from trtspec.config.tree import TreeShape
 from trtspec.executor.resident.target import ResidentTarget
@@ -249,20 +250,31 @@ def test_a_rollout_over_slots_waits_once(
 def test_a_step_ahead_waits_for_nothing(
     models: TinyModels, head: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its launch, that is; the result of each is waited for once."""
-    launch, collect = ResidentTarget.launch, ResidentTarget.collect
+    """Its launch, that is, which makes one copy to the device, and another if blocks were added;
+    the result of each is waited for once."""
+    launch, collect, place = ResidentTarget.launch, ResidentTarget.collect, Staging.to_device
+    copies: list[int] = []
     waits: dict[str, list[list[str]]] = {"launch": [], "collect": []}
 
     def counted(name: str, half: Callable[..., Any]) -> Callable[..., Any]:
         def run(self: ResidentTarget, given: Any) -> Any:
             fake_cuda.waits.clear()
+            copies.append(0)
             found = half(self, given)
+            if name == "collect" or not given.plan.only_generates:
+                copies.pop()
             if given.plan.only_generates:
                 waits[name].append(list(fake_cuda.waits))
             return found
 
         return run
 
+    def placed(self: Staging, tensors: Any, stable: bool = False) -> Any:
+        if copies:
+            copies[-1] += 1
+        return place(self, tensors, stable)
+
+    monkeypatch.setattr(Staging, "to_device", placed)
     monkeypatch.setattr(ResidentTarget, "launch", counted("launch", launch))
     monkeypatch.setattr(ResidentTarget, "collect", counted("collect", collect))
     config = test_engine.config_of("eagle3", models, head)
@@ -270,4 +282,5 @@ def test_a_step_ahead_waits_for_nothing(
     with played_cuda(), open_llm(models.folder("llama"), config, **given) as llm:
         llm.generate(test_engine.PROMPTS, test_engine.GREEDY, use_tqdm=False)
     assert len(waits["launch"]) > 5 and not any(waits["launch"])
+    assert copies.count(1) > len(copies) / 2 and max(copies) == 2
     assert waits["collect"] == [["event"]] * len(waits["collect"])

@@ -75,6 +75,8 @@ class Arena:
         for entered in patch.entered:
             known = self._places.get(entered.request.id)
             self._places[entered.request.id] = self._free.pop() if known is None else known
+        if not patch.tables:  # nor are there new requests
+            return
         places = [self._places[request_id] for request_id in patch.tables]
         given = [torch.tensor(places, dtype=torch.int64)]
         for i, table in enumerate(self.tables):
