@@ -50,12 +50,12 @@ class StepHalves:
         self._not_final = 0 if rollout is None else rollout.not_final
         self._staging = Staging(device)
         self._graphs = CapturedCalls()
-        self._captures = device.type == "cuda" and bool(target.buckets)
+        self._captured = frozenset(target.buckets if device.type == "cuda" else ())
         self._no_prompts = torch.zeros(1, dtype=torch.int64, device=device)
 
     def warm_up(self) -> None:
         """Capture the graphs of full batches; others are when they are first run."""
-        for bucket in reversed(self._target.buckets if self._captures else ()):
+        for bucket in sorted(self._captured, reverse=True):
             if bucket.logits == bucket.rows:
                 self._capture(bucket, self._rollout is not None and bucket.rows > bucket.requests)
 
@@ -71,10 +71,10 @@ class StepHalves:
         a step without prompts; such a step's states are kept for the draft (`Arena.keep_hidden`).
         ``drafts``: whether a rollout drafts. ``cached_tokens``: read by each call, at least."""
         is_pure = prompts is None
-        if is_pure and self._captures and ("verify", bucket, drafts) not in self._graphs:
+        is_known = bucket not in self._captured or ("verify", bucket, drafts) in self._graphs
+        if is_pure and not is_known:
             self._capture(bucket, drafts)
-        padding = [[-1, *[0] * (len(ITEM) - 1)]] * (bucket.requests - len(items))
-        given = [torch.tensor(items + padding)]
+        given = [_padded(items, bucket.requests)]
         if prompts is not None:
             chunk = torch.zeros(bucket.rows + bucket.requests, dtype=torch.int64)
             chunk[: len(prompts)] = torch.tensor(prompts, dtype=torch.int64)
@@ -107,7 +107,7 @@ class StepHalves:
 
     def _capture(self, bucket: Bucket, drafts: bool) -> None:
         """Capture a step of that size over padding, which changes nothing of a request."""
-        padding = torch.tensor([[-1, *[0] * (len(ITEM) - 1)]] * bucket.requests)
+        padding = _padded([], bucket.requests)
         (items,) = self._staging.to_device([padding], stable=True)
         draft = None
         if drafts:
@@ -182,6 +182,11 @@ class StepHalves:
         if reads_hidden and chunk is None:
             arena.keep_hidden(hidden[0], advanced.kept_rows, advanced.ring_rows)
         return [call.rows[4], advanced.result, advanced.kept_rows, advanced.ring_rows, *hidden]
+
+
+def _padded(items: list[list[int]], count: int) -> Tensor:
+    """So many ``items``; those of padding have no place."""
+    return torch.tensor(items + [[-1, *[0] * (len(ITEM) - 1)]] * (count - len(items)))
 
 
 def _no_draft(items: Tensor) -> Draft:
