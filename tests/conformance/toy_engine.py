@@ -21,7 +21,9 @@ from torch import Tensor
 from trtspec.backends.inputs import RowInputs
 from trtspec.backends.packing import RowBatch, RowGroup, pack
 from trtspec.config.kv import CacheLayout
+from trtspec.executor.engines.buckets import Bucket
 from trtspec.executor.engines.pass_rollout import StopRule
+from trtspec.executor.engines.timer import CallTimes
 from trtspec.ops.sampling import SamplingColumns, draft_candidates
 
 WORD = 2**64 - 1
@@ -102,6 +104,7 @@ class ToyEngine:
         self.num_calls = 0
         self.seconds = 0.0
         self.weight_bytes = self.kv_bytes = self.num_texts_over = 0
+        self.bucket_times: dict[Bucket, CallTimes] = {}
         self.before_call: Callable[[], None] = lambda: None
         self._kind = kind
         self._model = model

@@ -94,7 +94,8 @@ def changes_of_logits() -> dict[str, Any]:
 
 
 SERVED = {
-    *("num_failed_steps", "num_preemptions", "num_texts_over_draft", "drafts", "adapters"),
+    *("num_failed_steps", "num_preemptions", "num_texts_over_draft"),
+    *("target_buckets", "drafts", "adapters"),
     *("overlap_ms", "overlap_wait_ms"),
 }
 """What a server counts and watches over its life; one run of the binary does not, nor does it do

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.errors import EngineError
+from trtspec.executor.engines.buckets import Bucket
+from trtspec.executor.engines.timer import CallTimes
 from trtspec.executor.executor_metrics import ExecutorFigures, ExecutorMetrics
 from trtspec.executor.metrics import SpeculativeMetrics
 
@@ -35,10 +37,14 @@ class Clock:
     weight_bytes: int = 0
     kv_bytes: int = 0
     num_texts_over: int = 0
+    bucket_times: dict[Bucket, CallTimes] = field(default_factory=dict)
 
     def call(self, seconds: float, weight_bytes: int, kv_bytes: int) -> None:
         self.num_calls += 1
         self.seconds += seconds
+        bucket = Bucket(1, weight_bytes, kv_bytes)
+        known = self.bucket_times.get(bucket, CallTimes())
+        self.bucket_times[bucket] = known + CallTimes(1, seconds)
         self.weight_bytes += weight_bytes
         self.kv_bytes += kv_bytes
 
@@ -139,6 +145,10 @@ def test_executor_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["target_ms"] == pytest.approx(300.0)
     assert figures["host_ms"] == pytest.approx(400.0)
     assert figures["host_share"] == pytest.approx(0.5)
+    assert figures["target_buckets"] == [
+        {"requests": 1, "rows": 1000, "logits": logits, "num_calls": 1, "ms": pytest.approx(ms)}
+        for logits, ms in ((5, 200.0), (7, 100.0))
+    ]
     verify = {name: value for name, value in figures.items() if "verify" in name}
     assert verify == {
         "num_verify_steps": 1,

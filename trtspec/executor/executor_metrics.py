@@ -5,19 +5,23 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
+from itertools import chain
 from typing import Any, Protocol
 
 from trtspec.errors import TrtspecError
+from trtspec.executor.engines.buckets import Bucket
+from trtspec.executor.engines.timer import CallTimes
 from trtspec.executor.metrics import SpeculativeMetrics
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.step.drafter import Drafter
 
 
 class EngineClock(Protocol):
-    """What is read from an engine: its calls, the seconds spent in them, the bytes of weights and
-    K/V that they had to read, and texts that became too long for it."""
+    """What is read from an engine: its calls, the seconds spent in them, also by what they were
+    padded to, the bytes of weights and K/V that they had to read, and texts that became too long
+    for it."""
 
     @property
     def num_calls(self) -> int: ...
@@ -33,6 +37,9 @@ class EngineClock(Protocol):
 
     @property
     def num_texts_over(self) -> int: ...
+
+    @property
+    def bucket_times(self) -> Mapping[Bucket, CallTimes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,9 @@ class ExecutorFigures:
     stops drafting for them. num_prefix_cache_queries: prompt tokens of requests that began while
     prefixes are reused; num_prefix_cache_hits: those of them that need no computation.
     overlap_seconds: of work done while engine calls ran; overlap_wait_seconds: how long steps
-    waited for it. drafts: alarms and costs of each draft network, of each executor. adapters: the
-    figures of each adapter's requests, by its name.
+    waited for it. buckets: the target's padded calls, by what they were padded to. drafts: alarms
+    and costs of each draft network, of each executor. adapters: the figures of each adapter's
+    requests, by its name.
     """
 
     speculation: SpeculativeMetrics = field(default_factory=SpeculativeMetrics)
@@ -96,6 +104,7 @@ class ExecutorFigures:
     num_prefix_cache_hits: int = 0
     overlap_seconds: float = 0.0
     overlap_wait_seconds: float = 0.0
+    buckets: Mapping[Bucket, CallTimes] = field(default_factory=dict)
     drafts: tuple[Mapping[str, Any], ...] = ()
     adapters: Mapping[str, SpeculativeMetrics] = field(default_factory=dict)
 
@@ -115,15 +124,20 @@ class ExecutorFigures:
                 operator.add, (getattr(p, each.name) for p in parts), getattr(zero, each.name)
             )
             for each in fields(cls)
-            if each.name not in ("speculation", "adapters")
+            if each.name not in ("speculation", "buckets", "adapters")
         }
         whole = SpeculativeMetrics.merged(part.speculation for part in parts)
-        return cls(speculation=whole, adapters=of_adapters, **sums)
+        buckets: dict[Bucket, CallTimes] = {}
+        for bucket, times in chain.from_iterable(part.buckets.items() for part in parts):
+            buckets[bucket] = buckets.get(bucket, CallTimes()) + times
+        return cls(speculation=whole, buckets=buckets, adapters=of_adapters, **sums)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, under the names of `LLM.get_metrics()`. Times are totals in milliseconds;
         `step_ms` is the mean of a step, `host_ms` what steps took outside the engines, `host_share`
-        its share; names with `verify_` are of the `num_verify_steps` only."""
+        its share; names with `verify_` are of the `num_verify_steps` only. `target_buckets` is a
+        cost table: for each size that calls of the target are padded to, how many there were and
+        the mean of their milliseconds, on CUDA of the device's."""
         step_ms, host_ms = self.used.seconds * 1e3, self.used.host_seconds * 1e3
         return {
             **self.speculation.to_dict(),
@@ -150,6 +164,14 @@ class ExecutorFigures:
             "verify_host_ms": self.verify.host_seconds * 1e3,
             "verify_weight_bytes": self.verify.weight_bytes,
             "verify_kv_bytes": self.verify.kv_bytes,
+            "target_buckets": [
+                {
+                    **asdict(bucket),
+                    "num_calls": times.count,
+                    "ms": times.seconds * 1e3 / times.count,
+                }
+                for bucket, times in sorted(self.buckets.items())
+            ],
             "drafts": list(self.drafts),
             "adapters": {name: each.to_dict() for name, each in self.adapters.items()},
         }
@@ -265,6 +287,7 @@ class ExecutorMetrics:
             num_prefix_cache_hits=self.num_prefix_cache_hits,
             overlap_seconds=self._overlap.seconds if self._overlap else 0.0,
             overlap_wait_seconds=self._overlap.waited_seconds if self._overlap else 0.0,
+            buckets={k: v for each in self._target for k, v in list(each.bucket_times.items())},
             drafts=tuple(self._drafter.reports()) if self._drafter else (),
             adapters={name: SpeculativeMetrics.merged([each]) for name, each in adapters},
         )

@@ -15,12 +15,15 @@ from trtspec.executor.engines.buckets import Bucket
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(frozen=True)
 class CallTimes:
     """A number of calls, and the seconds of all of them."""
 
     count: int = 0
     seconds: float = 0.0
+
+    def __add__(self, other: CallTimes) -> CallTimes:
+        return CallTimes(self.count + other.count, self.seconds + other.seconds)
 
 
 class EngineTimer:
@@ -62,9 +65,7 @@ class EngineTimer:
     def _add(self, bucket: Bucket | None, seconds: float) -> None:
         self.seconds += seconds
         if bucket is not None:
-            times = self.by_bucket.setdefault(bucket, CallTimes())
-            times.count += 1
-            times.seconds += seconds
+            self.by_bucket[bucket] = self.by_bucket.get(bucket, CallTimes()) + CallTimes(1, seconds)
 
 
 def _event() -> torch.cuda.Event:
