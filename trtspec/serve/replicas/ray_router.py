@@ -12,7 +12,7 @@ from trtspec.serve.replicas.balancer import Balancer
 from trtspec.serve.replicas.prefix_index import block_hashes
 
 
-class RayRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types that mypy reads
+class RayRouter(RequestRouter):  # type: ignore[misc]  # mypy does not read Ray
     """Routes the calls of one handle. Ray decides which replicas there are: it drops dead ones and
     those that end, asks the next best one where one is full, and holds calls while there is none.
 
