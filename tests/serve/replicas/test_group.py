@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from trtspec.config.sampling import SamplingParams
-from trtspec.errors import RequestError
+from trtspec.errors import EngineError, RequestError
 from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.llmapi.limits import Limits
 from trtspec.llmapi.outputs import CompletionOutput, EngineLoad, RequestOutput
@@ -30,9 +30,9 @@ IDLE = EngineLoad(0, 0, 0.0, 0, 0, 0.0)
 Message = RequestOutput | Exception
 
 
-def gain(text: str, end: str | None = None, at: float = 0.0) -> RequestOutput:
+def gain(text: str, end: str | None = None, at: float = 0.0, request_id: int = 1) -> RequestOutput:
     sequence = CompletionOutput(0, 7, text=text, finish_reason=end, first_token_time=at)
-    return RequestOutput(1, None, [], [sequence])
+    return RequestOutput(request_id, None, [], [sequence])
 
 
 def report(name: str, tokens: int = 0, running: int = 0) -> Report:
@@ -44,8 +44,8 @@ def report(name: str, tokens: int = 0, running: int = 0) -> Report:
 class Scripted:
     """Calls that tell what is written, one script a call; their clock runs ``ahead``."""
 
-    def __init__(self, *scripts: Sequence[Message], ahead: float = 0.0) -> None:
-        self.scripts: Iterator[Sequence[Message]] = iter(scripts)
+    def __init__(self, *scripts: Iterable[Message], ahead: float = 0.0) -> None:
+        self.scripts: Iterator[Iterable[Message]] = iter(scripts)
         self.up = [report("a"), report("b")]
         self.num_open = 0
         self.folders: list[str | None] = []
@@ -116,6 +116,47 @@ def test_a_request_that_gained_nothing_goes_to_another_replica(lost: list[Messag
 
     whole = [ACCEPTED, gain("x"), gain("y", "length")]
     assert run(Scripted(lost, lost, whole), ask) == (2, 0)
+
+
+def test_it_is_told_at_once_that_a_request_is_accepted_and_its_id_stays() -> None:
+    """A stream that waits for long is kept alive from then on."""
+
+    async def ask(group: ReplicaGroup) -> None:
+        stream = group.generate(REQUEST)
+        assert [output.request_id for output in await anext(stream)] == [1]
+        assert next(first) is LOST
+        assert [(o.request_id, o.outputs[0].text) async for each in stream for o in each] == [
+            (1, "x"),
+            (1, "y"),
+        ]
+
+    first = iter([ACCEPTED, LOST, LOST])
+    gains = [gain("", request_id=5), gain("x", request_id=5), gain("y", "length", request_id=5)]
+    assert run(Scripted(first, gains), ask) == (1, 0)
+
+
+def test_what_is_not_streamed_is_sent_again_though_a_prompt_was_done() -> None:
+    async def ask(group: ReplicaGroup) -> None:
+        request = replace(REQUEST, stream=False)
+        assert await texts(group, request) == ["", "x", "y"]
+        with pytest.raises(EngineError, match="the step failed"):
+            async for outputs in group.generate(request):
+                told.append(outputs[0].outputs[0].finish_reason)
+
+    told: list[str | None] = []
+    whole = [ACCEPTED, gain("x", "length"), gain("y", "length")]
+    failed = [ACCEPTED, gain("", "error"), EngineError("the step failed")]
+    assert run(Scripted([*whole[:2], LOST], whole, failed), ask) == (1, 0)
+    assert told == [None, "error"]
+
+
+def test_a_request_is_lost_with_the_last_replica() -> None:
+    async def ask(group: ReplicaGroup) -> None:
+        with pytest.raises(EngineLostError):
+            async for _ in group.generate(REQUEST):
+                group._reports.take_in([])
+
+    assert run(Scripted([ACCEPTED, LOST]), ask) == (0, 1)
 
 
 def test_a_request_that_has_begun_fails_with_its_replica() -> None:

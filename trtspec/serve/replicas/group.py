@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
+from trtspec.errors import TrtspecError
 from trtspec.executor.executor_metrics import ExecutorFigures
 from trtspec.llmapi.outputs import EngineLoad, RequestOutput
 from trtspec.llmapi.prompts import PromptReader
@@ -101,20 +102,32 @@ class ReplicaGroup:
         return self._adapters
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[RequestOutput], None]:
-        """See `EngineClient.generate`. The first list comes with the first gain."""
+        """See `EngineClient.generate`. Whoever serves it, it keeps the ids that it was first
+        accepted with."""
         asked = await self._intake.run(request.in_tokens, self._intake.prompts)
         folder = None if asked.adapter is None else self._adapters.get(asked.adapter)
+        ids: list[int] = []
+        await self.check_health()
         for attempt in range(1, _ATTEMPTS + 1):
-            await self.check_health()
+            its_ids: dict[int, int] | None = None
             has_gained = False
             try:
                 async with aclosing(self._told(asked, folder)) as told:
                     async for outputs in told:
+                        if its_ids is None:
+                            is_first = not ids
+                            ids = ids or [output.request_id for output in outputs]
+                            its_ids = {o.request_id: i for o, i in zip(outputs, ids, strict=True)}
+                            if is_first:
+                                yield outputs
+                            continue
                         has_gained = True
+                        for output in outputs:
+                            output.request_id = its_ids[output.request_id]
                         yield outputs
                 return
             except EngineLostError as error:
-                if has_gained or attempt == _ATTEMPTS:
+                if has_gained or attempt == _ATTEMPTS or self._is_down:
                     self._num_lost += 1
                     raise
                 self._num_resent += 1
@@ -123,25 +136,40 @@ class ReplicaGroup:
     async def _told(
         self, request: GenerateRequest, folder: str | None
     ) -> AsyncGenerator[list[RequestOutput], None]:
-        """What one replica tells, nothing before its first gain, by this process's clock."""
-        accepted: list[RequestOutput] | None = None
+        """What one replica tells, by this process's clock. Gains that are not streamed come at the
+        end, so that none was told if the replica is lost before."""
         shift: float | None = None
+        held: list[RequestOutput] = []
         async with aclosing(self._calls.generate(request, folder)) as messages:
-            async for sent, outputs in messages:
-                if shift is None:
-                    shift, accepted = time.monotonic() - sent, outputs
-                    continue
-                for output in outputs:
-                    _shift_times(output, shift)
-                if accepted is not None:
-                    yield accepted
-                    accepted = None
-                yield outputs
+            try:
+                async for sent, outputs in messages:
+                    if shift is None:
+                        shift = time.monotonic() - sent
+                        yield outputs
+                        continue
+                    for output in outputs:
+                        _shift_times(output, shift)
+                    if request.stream:
+                        yield outputs
+                    else:
+                        held += outputs
+            except EngineLostError:
+                raise
+            except TrtspecError:
+                if held:
+                    yield held
+                raise
+        if held:
+            yield held
+
+    @property
+    def _is_down(self) -> bool:
+        return not self._reports.up and not self._may_be_none
 
     async def check_health(self) -> None:
         """EngineLostError while no replica is up."""
         await self._ask()
-        if not self._reports.up and not self._may_be_none:
+        if self._is_down:
             raise EngineLostError("no replica is up; Ray starts others where there is room")
 
     async def load(self) -> EngineLoad:
