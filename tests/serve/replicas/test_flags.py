@@ -51,7 +51,12 @@ def test_options_of_ray_are_passed_on() -> None:
         ([*RAY[1:], "--routing-policy", "telepathy"], "there are prefix_aware, random"),
         ([*RAY[1:], "--autoscaling-config", "{"], "--autoscaling-config is not JSON"),
         ([*RAY[1:], "-dp", "2", "--autoscaling-config", "{}"], "exclude each other"),
+        ([*RAY[1:], "--autoscaling-config", '{"max_replicas": 0}'], "max_replicas=0 must be"),
+        ([*RAY[1:], "--autoscaling-config", '{"max_replicas": "4"}'], "max_replicas='4' must be"),
+        ([*RAY[1:], "--autoscaling-config", '{"max_replicas": null}'], "max_replicas=None must be"),
         ([*RAY[1:], "--ray-deployment-config", '{"num_replicas": 2}'], "num_replicas is not"),
+        ([*RAY[1:], "--ray-deployment-config", '{"logging_config": {}}'], "logging_config is not"),
+        ([*RAY[1:], "--ray-deployment-config", '{"ray_actor_options": 3}'], "=3 is no JSON object"),
     ],
 )
 def test_what_cannot_be_honoured(

@@ -11,7 +11,10 @@ from trtspec.errors import ConfigError
 from trtspec.serve.replicas.balancer import POLICIES, PREFIX_AWARE
 
 # What is decided here, or by another option.
-_TAKEN = ("name", "num_replicas", "autoscaling_config", "request_router_config")
+_TAKEN = (
+    *("name", "num_replicas", "autoscaling_config", "request_router_config"),
+    *("max_ongoing_requests", "logging_config"),
+)
 
 
 @strict_config()
@@ -45,6 +48,17 @@ class ReplicaSettings:
                 f"data_parallel_size={self.num_replicas} and autoscaling_config exclude each "
                 "other; write min_replicas and max_replicas there"
             )
+        if type(self.max_replicas) is not int or self.max_replicas < 1:
+            raise ConfigError(
+                f"autoscaling_config: max_replicas={self.max_replicas!r} must be an integer of at "
+                "least 1"
+            )
+        options = self.deployment.get("ray_actor_options", {})
+        if not isinstance(options, Mapping):
+            raise ConfigError(
+                f"ray_deployment_config: ray_actor_options={options!r} is no JSON object, such as "
+                '{"num_cpus": 4}'
+            )
         for name in _TAKEN:
             if name in self.deployment:
                 raise ConfigError(
@@ -55,9 +69,8 @@ class ReplicaSettings:
     @property
     def max_replicas(self) -> int:
         """As many as there may be at once."""
-        if self.autoscaling is None:
-            return self.num_replicas
-        return int(self.autoscaling.get("max_replicas", 1))
+        found: int = (self.autoscaling or {}).get("max_replicas", self.num_replicas)
+        return found
 
     @property
     def may_be_none(self) -> bool:
