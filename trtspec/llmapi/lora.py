@@ -146,12 +146,17 @@ class LoadedAdapters:
     def _known(self, name: str, folder: str) -> Adapter | None:
         """The adapter of this name, if it is loaded; RequestError if it is from another folder."""
         adapter, source = self._loaded.get(name, (None, folder))
-        if source != folder:
-            raise RequestError(
-                f"an adapter {name!r} is loaded from {source}, and {folder} was asked for; "
-                "unload it first, or choose another name"
-            )
+        check_folder(name, source, folder)
         return adapter
+
+
+def check_folder(name: str, known: str, asked: str) -> None:
+    """RequestError: an adapter of this name is loaded from another folder than is asked for."""
+    if known != asked:
+        raise RequestError(
+            f"an adapter {name!r} is loaded from {known}, and {asked} was asked for; "
+            "unload it first, or choose another name"
+        )
 
 
 def _unknown(name: str, loaded: Mapping[str, object]) -> str:

@@ -230,6 +230,9 @@ def test_none_up_is_said_at_once_unless_there_may_be_none() -> None:
 def test_an_adapter_is_told_with_its_folder() -> None:
     async def ask(group: ReplicaGroup) -> None:
         await group.load_adapter("low", "/adapters/low")
+        await group.load_adapter("low", "/adapters/low")
+        with pytest.raises(RequestError, match="is loaded from /adapters/low"):
+            await group.load_adapter("low", "/adapters/high")
         await texts(group, replace(REQUEST, adapter="low"))
         await group.unload_adapter("low")
         assert dict(group.adapters) == {}

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from trtspec.errors import TrtspecError
 from trtspec.executor.executor_metrics import ExecutorFigures
+from trtspec.llmapi.lora import check_folder
 from trtspec.llmapi.outputs import EngineLoad, RequestOutput
 from trtspec.llmapi.prompts import PromptReader
 from trtspec.log import logger
@@ -187,6 +188,7 @@ class ReplicaGroup:
         return ReplicaFigures(loads, self._reports.num_started, self._num_resent, self._num_lost)
 
     async def load_adapter(self, name: str, folder: str) -> None:
+        check_folder(name, self._adapters.get(name, folder), folder)
         await self._calls.load_adapter(name, folder)
         self._adapters[name] = folder
 
