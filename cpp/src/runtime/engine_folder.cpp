@@ -1,9 +1,5 @@
 #include "trtspec/runtime/engine_folder.hpp"
 
-#include <ATen/Version.h>
-#include <sys/utsname.h>
-#include <torch/headeronly/version.h>
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -11,7 +7,6 @@
 #include <trtspec/files.hpp>
 #include <trtspec/host.hpp>
 #include <trtspec/json.hpp>
-#include <trtspec/ops_version.hpp>
 
 namespace trtspec {
 
@@ -314,19 +309,6 @@ std::int64_t DecoderShape::min_window() const {
 std::int64_t DecoderShape::widest_window() const {
   const std::vector<std::int64_t> rising = windows();
   return rising.empty() || rising.front() == 0 ? 0 : rising.back();
-}
-
-Environment Environment::here() {
-  struct utsname system {};
-  ::uname(&system);
-  std::string torch = TORCH_VERSION;
-  return {.torch = torch.substr(0, torch.find('+')),
-          .machine = system.machine,
-          .vector_isa = at::get_cpu_capability(),
-          .ops = kOpsVersion,
-          .compute_capability = std::nullopt,
-          .tensorrt = std::nullopt,
-          .instructions = std::nullopt};
 }
 
 EngineFolder EngineFolder::read(const std::string& path) {
