@@ -109,12 +109,12 @@ struct FewRowParams {
   const void* weight;  // aligned to 16 bytes
   // Of packed values, for groups of inputs: [ceil(N / 16), groups, 16], aligned to 16 bytes. A
   // weight is (value - zero) * scale + offset; zeros or offsets, or both, are null.
-  const void* scales;         // of scale_dtype
+  const void* scales;  // of scale_dtype
   const std::int8_t* zeros;
   const void* offsets;        // of scale_dtype
-  const void* bias;      // [out_features], of `dtype`, or null
-  const void* residual;  // as out, or null
-  void* out;             // [rows, out_features], with swiglu half of them, of out_dtype
+  const void* bias;           // [out_features], of `dtype`, or null
+  const void* residual;       // as out, or null
+  void* out;                  // [rows, out_features], with swiglu half of them, of out_dtype
   std::int64_t rows;          // 1 to 64
   std::int64_t in_features;   // K, a multiple of 8
   std::int64_t out_features;  // N
@@ -185,8 +185,8 @@ inline constexpr std::int64_t kMaxCompactPairs = 6144;
 // launch, 256 caches in each); what it points to, and the slots, lie on the device. A destination
 // used twice is not noticed.
 cudaError_t kv_compact(void* const* caches, std::int64_t num_caches, std::int64_t row_bytes,
-                       const std::int64_t* src_slots, const std::int64_t* dst_slots,
-                       std::int64_t n, cudaStream_t stream);
+                       const std::int64_t* src_slots, const std::int64_t* dst_slots, std::int64_t n,
+                       cudaStream_t stream);
 
 // -- sampling -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ namespace trtspec::bench {
 
 struct Figure {
   std::string name;
-  std::string unit;  // "" for a count or a ratio
+  std::string unit;             // "" for a count or a ratio
   std::optional<double> value;  // nothing: the memory floor was not measured
   bool is_count = false;
 };

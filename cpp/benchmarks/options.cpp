@@ -105,26 +105,56 @@ const FlagReader::Texts kElsewhere{
     {"async_scheduling", "a step has little host work here; leave it out"}};
 
 FlagReader read_flags(int argc, const char* const* argv) {
-  FlagReader flags(
-      {"engine_dir", "dataset", "max_num_samples", "warm_up", "request_rate", "concurrency",
-       "max_batch_size", "max_num_tokens", "max_seq_len", "kv_cache_max_tokens",
-       "kv_cache_free_memory_fraction", "kv_cache_snapshot_blocks", "num_threads", "temperature",
-       "top_k", "top_p", "min_p",
-       "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words_ids",
-       "min_tokens", "logprobs", "random_seed", "eos_id", "speculative", "max_draft_len",
-       "p_min",       "prompt_lookup_max", "prompt_lookup_min", "suffix_decoding_max_tree_depth",
-       "suffix_decoding_max_cached_requests", "suffix_decoding_max_cached_tokens",
-       "suffix_decoding_max_spec_factor", "suffix_decoding_max_spec_offset",
-       "suffix_decoding_min_token_prob", "onnxruntime", "tensorrt", "output_csv", "output_json",
-       "responses_json"},
-      {"help", "enable_exp_delays", "enable_kv_cache_reuse", "streaming", "log_iteration_data",
-       "suffix_decoding_tree"},
-      {{"max_tokens_in_paged_kvcache", "kv_cache_max_tokens"},
-       {"kv_cache_free_gpu_mem_fraction", "kv_cache_free_memory_fraction"},
-       {"draft_p_min", "p_min"},
-       {"spec_draft_p_min", "p_min"},
-       {"max_matching_ngram_size", "prompt_lookup_max"}},
-      kElsewhere);
+  FlagReader flags({"engine_dir",
+                    "dataset",
+                    "max_num_samples",
+                    "warm_up",
+                    "request_rate",
+                    "concurrency",
+                    "max_batch_size",
+                    "max_num_tokens",
+                    "max_seq_len",
+                    "kv_cache_max_tokens",
+                    "kv_cache_free_memory_fraction",
+                    "kv_cache_snapshot_blocks",
+                    "num_threads",
+                    "temperature",
+                    "top_k",
+                    "top_p",
+                    "min_p",
+                    "repetition_penalty",
+                    "presence_penalty",
+                    "frequency_penalty",
+                    "logit_bias",
+                    "bad_words_ids",
+                    "min_tokens",
+                    "logprobs",
+                    "random_seed",
+                    "eos_id",
+                    "speculative",
+                    "max_draft_len",
+                    "p_min",
+                    "prompt_lookup_max",
+                    "prompt_lookup_min",
+                    "suffix_decoding_max_tree_depth",
+                    "suffix_decoding_max_cached_requests",
+                    "suffix_decoding_max_cached_tokens",
+                    "suffix_decoding_max_spec_factor",
+                    "suffix_decoding_max_spec_offset",
+                    "suffix_decoding_min_token_prob",
+                    "onnxruntime",
+                    "tensorrt",
+                    "output_csv",
+                    "output_json",
+                    "responses_json"},
+                   {"help", "enable_exp_delays", "enable_kv_cache_reuse", "streaming",
+                    "log_iteration_data", "suffix_decoding_tree"},
+                   {{"max_tokens_in_paged_kvcache", "kv_cache_max_tokens"},
+                    {"kv_cache_free_gpu_mem_fraction", "kv_cache_free_memory_fraction"},
+                    {"draft_p_min", "p_min"},
+                    {"spec_draft_p_min", "p_min"},
+                    {"max_matching_ngram_size", "prompt_lookup_max"}},
+                   kElsewhere);
   flags.parse(argc, argv);
   return flags;
 }
@@ -178,11 +208,13 @@ void read_sampling(const FlagReader& flags, Options& options) {
 }
 
 void read_suffix(const FlagReader& flags, Options& options) {
-  constexpr const char* kNames[] = {
-      "suffix_decoding_max_tree_depth",    "suffix_decoding_max_cached_requests",
-      "suffix_decoding_max_cached_tokens", "suffix_decoding_max_spec_factor",
-      "suffix_decoding_max_spec_offset",   "suffix_decoding_min_token_prob",
-      "suffix_decoding_tree"};
+  constexpr const char* kNames[] = {"suffix_decoding_max_tree_depth",
+                                    "suffix_decoding_max_cached_requests",
+                                    "suffix_decoding_max_cached_tokens",
+                                    "suffix_decoding_max_spec_factor",
+                                    "suffix_decoding_max_spec_offset",
+                                    "suffix_decoding_min_token_prob",
+                                    "suffix_decoding_tree"};
   for (const char* name : kNames) {
     if (flags.has(name) && options.source != Speculation::Source::suffix) {
       throw UsageError(std::string("--") + name + " needs --speculative suffix");

@@ -36,8 +36,8 @@ std::vector<double> arrivals(std::size_t count, const Options& options) {
   std::mt19937_64 random(static_cast<std::uint64_t>(options.sampling.seed));
   std::exponential_distribution<double> delay(*options.request_rate);
   for (std::size_t i = 1; i < count; ++i) {
-    times[i] = times[i - 1] + (options.exponential_delays ? delay(random)
-                                                          : 1.0 / *options.request_rate);
+    times[i] =
+        times[i - 1] + (options.exponential_delays ? delay(random) : 1.0 / *options.request_rate);
   }
   return times;
 }
@@ -85,9 +85,9 @@ class Driver {
     // Wraps round, as seeds are any 64 bits.
     sampling.seed = static_cast<std::int64_t>(static_cast<std::uint64_t>(sampling.seed) + index);
     try {
-      runtime_.executor().add(
-          Request::create(first_id_ + static_cast<std::int64_t>(index), sample.input_ids, sampling,
-                          limits_.max_seq_len, options_.eos_ids));
+      runtime_.executor().add(Request::create(first_id_ + static_cast<std::int64_t>(index),
+                                              sample.input_ids, sampling, limits_.max_seq_len,
+                                              options_.eos_ids));
     } catch (const std::exception& error) {
       record.finish_reason = FinishReason::error;
       record.error = error.what();

@@ -67,8 +67,8 @@ std::vector<Sample> read_samples(const std::string& path,
                                  std::optional<std::int64_t> max_num_samples,
                                  const SampleLimits& limits) {
   const std::string text = read_file(path);
-  const auto wanted = static_cast<std::size_t>(
-      max_num_samples.value_or(std::numeric_limits<std::int64_t>::max()));
+  const auto wanted =
+      static_cast<std::size_t>(max_num_samples.value_or(std::numeric_limits<std::int64_t>::max()));
   std::vector<Sample> samples;
   if (path.ends_with(".jsonl") || has_lines(text, path)) {
     std::int64_t number = 1;

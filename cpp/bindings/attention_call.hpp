@@ -132,8 +132,8 @@ class AttentionCall {
 
   // Rows may lie apart, as in a view of a fused projection, but heads and elements must be packed.
   static at::Tensor packed_rows(const at::Tensor& x) {
-    const bool packed = (x.size(2) == 1 || x.stride(2) == 1) &&
-                        (x.size(1) == 1 || x.stride(1) == x.size(2));
+    const bool packed =
+        (x.size(2) == 1 || x.stride(2) == 1) && (x.size(1) == 1 || x.stride(1) == x.size(2));
     return packed ? x : x.contiguous();
   }
 

@@ -80,9 +80,8 @@ const T* data_or_null(const at::Tensor& tensor) {
 // kernel(pool, children, beam)
 template <class Kernel>
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> call_expand_tree(
-    const TreeCall& call, int64_t width, const std::optional<at::Tensor>& chosen,
-    int64_t first_bit, int64_t words, const std::optional<at::Tensor>& seen_above,
-    const Kernel& kernel) {
+    const TreeCall& call, int64_t width, const std::optional<at::Tensor>& chosen, int64_t first_bit,
+    int64_t words, const std::optional<at::Tensor>& seen_above, const Kernel& kernel) {
   const at::Tensor places = call.chosen(chosen, width, call.children.count());
   TORCH_CHECK(words == 0 || (first_bit >= 0 && first_bit + width <= 64 * words),
               "expand_tree: bits ", first_bit, " to ", first_bit + width - 1, " are not in ", words,
@@ -148,12 +147,11 @@ Trees call_marginal_trees(const at::Tensor& tokens, const at::Tensor& gains,
     return at::empty({requests, nodes}, tokens.options().dtype(dtype));
   };
   at::Tensor out = output(at::kLong), parents = output(at::kInt), scores = output(at::kFloat);
-  kernel(MarginalTrees{
-      requests, tokens.size(1), tokens.size(2), ids.const_data_ptr<int64_t>(),
-      probabilities.const_data_ptr<float>(), begins.const_data_ptr<int32_t>(),
-      parents_of.const_data_ptr<int32_t>(), ranks_of.const_data_ptr<int32_t>(), keep_all, nodes,
-      out.mutable_data_ptr<int64_t>(), parents.mutable_data_ptr<int32_t>(),
-      scores.mutable_data_ptr<float>()});
+  kernel(MarginalTrees{requests, tokens.size(1), tokens.size(2), ids.const_data_ptr<int64_t>(),
+                       probabilities.const_data_ptr<float>(), begins.const_data_ptr<int32_t>(),
+                       parents_of.const_data_ptr<int32_t>(), ranks_of.const_data_ptr<int32_t>(),
+                       keep_all, nodes, out.mutable_data_ptr<int64_t>(),
+                       parents.mutable_data_ptr<int32_t>(), scores.mutable_data_ptr<float>()});
   return {out, parents, scores};
 }
 

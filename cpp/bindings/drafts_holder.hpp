@@ -31,8 +31,7 @@ inline DescribedDrafts described(trtspec::DraftBatch drafts) {
     for (const uint8_t source : held[i].sources) has_one_source = has_one_source && source == 0;
   }
   const auto address = reinterpret_cast<int64_t>(&held);
-  return {std::move(owner), address, std::move(counts), std::move(depths),
-          has_one_source};
+  return {std::move(owner), address, std::move(counts), std::move(depths), has_one_source};
 }
 
 // What Python gives to other calls: the address of a batch that it owns meanwhile. Of an owner given

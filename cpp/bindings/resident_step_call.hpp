@@ -187,35 +187,34 @@ struct AdvanceCall : ResidentCall {
   AdvanceCall(const at::Tensor& state, const at::Tensor& pairs, const at::Tensor& ends,
               const at::Tensor& tables, const at::Tensor& items, const at::Tensor& chunk,
               const at::Tensor& query_start, const at::Tensor& row_start, const at::Tensor& tokens,
-              const at::Tensor& parents, const at::Tensor& sampled,
-              const at::Tensor& accepted_rows, const at::Tensor& num_emitted,
-              int64_t tokens_per_block, int64_t behind, int64_t not_final)
+              const at::Tensor& parents, const at::Tensor& sampled, const at::Tensor& accepted_rows,
+              const at::Tensor& num_emitted, int64_t tokens_per_block, int64_t behind,
+              int64_t not_final)
       : ResidentCall("advance", state, items) {
     this->pairs(pairs);
     this->ends(ends);
     this->tables(tables);
     check_dim("advance", "accepted_rows", accepted_rows, 2);
     const int64_t width = accepted_rows.size(1), rows = tokens.numel(), ring = requests.ring;
-    params = {
-        .requests = requests,
-        .items = this->items,
-        .num_items = num_items,
-        .chunk = vector<int64_t>("chunk", chunk, at::kLong),
-        .query_start = vector<int32_t>("query_start", query_start, at::kInt, num_items + 1),
-        .row_start = vector<int32_t>("row_start", row_start, at::kInt, num_items + 1),
-        .tokens = vector<int64_t>("tokens", tokens, at::kLong),
-        .parents = vector<int32_t>("parents", parents, at::kInt, rows),
-        .sampled = vector<int64_t>("sampled", sampled, at::kLong, rows),
-        .accepted_rows = of_items<int32_t>("accepted_rows", accepted_rows, at::kInt, width),
-        .num_emitted = vector<int32_t>("num_emitted", num_emitted, at::kInt, num_items),
-        .width = width,
-        .block_size = tokens_per_block,
-        .rule = {behind, not_final},
-        .result = made<int64_t>({num_items, 4 + 4 * width}, at::kLong),
-        .src_slots = made<int64_t>({num_items, width}, at::kLong),
-        .dst_slots = made<int64_t>({num_items, width}, at::kLong),
-        .kept_rows = made<int64_t>({num_items, ring}, at::kLong),
-        .ring_rows = made<int64_t>({num_items, ring}, at::kLong)};
+    params = {.requests = requests,
+              .items = this->items,
+              .num_items = num_items,
+              .chunk = vector<int64_t>("chunk", chunk, at::kLong),
+              .query_start = vector<int32_t>("query_start", query_start, at::kInt, num_items + 1),
+              .row_start = vector<int32_t>("row_start", row_start, at::kInt, num_items + 1),
+              .tokens = vector<int64_t>("tokens", tokens, at::kLong),
+              .parents = vector<int32_t>("parents", parents, at::kInt, rows),
+              .sampled = vector<int64_t>("sampled", sampled, at::kLong, rows),
+              .accepted_rows = of_items<int32_t>("accepted_rows", accepted_rows, at::kInt, width),
+              .num_emitted = vector<int32_t>("num_emitted", num_emitted, at::kInt, num_items),
+              .width = width,
+              .block_size = tokens_per_block,
+              .rule = {behind, not_final},
+              .result = made<int64_t>({num_items, 4 + 4 * width}, at::kLong),
+              .src_slots = made<int64_t>({num_items, width}, at::kLong),
+              .dst_slots = made<int64_t>({num_items, width}, at::kLong),
+              .kept_rows = made<int64_t>({num_items, ring}, at::kLong),
+              .ring_rows = made<int64_t>({num_items, ring}, at::kLong)};
   }
 
   AdvanceParams params;

@@ -42,9 +42,9 @@ class SamplingCall {
   int64_t vocab() const { return logits_.size(1); }
 
   SamplingRows params() const {
-    return {temperature_.const_data_ptr<float>(),    top_k_.const_data_ptr<int32_t>(),
-            top_p_.const_data_ptr<float>(),          min_p_.const_data_ptr<float>(),
-            seed_.const_data_ptr<int64_t>(),         sample_index_.const_data_ptr<int64_t>(),
+    return {temperature_.const_data_ptr<float>(),   top_k_.const_data_ptr<int32_t>(),
+            top_p_.const_data_ptr<float>(),         min_p_.const_data_ptr<float>(),
+            seed_.const_data_ptr<int64_t>(),        sample_index_.const_data_ptr<int64_t>(),
             output_index_.const_data_ptr<int64_t>()};
   }
 

@@ -21,8 +21,7 @@ inline std::optional<at::Tensor> optional_tensor(const AtenTensorHandle* handle)
 }
 
 inline std::optional<at::ScalarType> optional_dtype(const std::int32_t* dtype) {
-  return dtype == nullptr ? std::nullopt
-                          : std::make_optional(static_cast<at::ScalarType>(*dtype));
+  return dtype == nullptr ? std::nullopt : std::make_optional(static_cast<at::ScalarType>(*dtype));
 }
 
 // The result of `call()` into *result, or the code of its failure.

@@ -29,11 +29,11 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
   }
   Tensor accepted_rows = at::empty({requests, width}, sampled.options().dtype(at::kInt));
   Tensor num_emitted = at::empty({requests}, sampled.options().dtype(at::kInt));
-  const int64_t wrong = trtspec::accept(
-      call.sampled.const_data_ptr<int64_t>(), call.tokens.const_data_ptr<int64_t>(),
-      call.parents.const_data_ptr<int32_t>(), start, requests, width,
-      accepted_rows.mutable_data_ptr<int32_t>(), num_emitted.mutable_data_ptr<int32_t>(),
-      call.forced_data());
+  const int64_t wrong =
+      trtspec::accept(call.sampled.const_data_ptr<int64_t>(), call.tokens.const_data_ptr<int64_t>(),
+                      call.parents.const_data_ptr<int32_t>(), start, requests, width,
+                      accepted_rows.mutable_data_ptr<int32_t>(),
+                      num_emitted.mutable_data_ptr<int32_t>(), call.forced_data());
   TORCH_CHECK(wrong < 0, "accept: request ", wrong,
               " has a node whose parent is not an earlier row of the request");
   return {accepted_rows, num_emitted};

@@ -10,9 +10,8 @@ at::Tensor paged_tree_attention(const at::Tensor& q, const at::Tensor& k, const 
                                 const at::Tensor& positions, const at::Tensor& slot_mapping,
                                 const at::Tensor& block_tables, const at::Tensor& query_start,
                                 const at::Tensor& context_lens, const at::Tensor& is_tree,
-                                const at::Tensor& tree_mask, double scale,
-                                int64_t sliding_window, double soft_cap,
-                                const std::optional<at::Tensor>& sinks) {
+                                const at::Tensor& tree_mask, double scale, int64_t sliding_window,
+                                double soft_cap, const std::optional<at::Tensor>& sinks) {
   const trtspec::AttentionCall call(q, k, v, k_cache, v_cache, positions, slot_mapping,
                                     block_tables, query_start, context_lens, is_tree, tree_mask,
                                     scale, sliding_window, soft_cap, sinks);
@@ -20,13 +19,14 @@ at::Tensor paged_tree_attention(const at::Tensor& q, const at::Tensor& k, const 
   return call.out();
 }
 
-at::Tensor paged_tree_attention_8bit(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::Tensor& k_cache,
-    at::Tensor& v_cache, at::Tensor& k_scale, at::Tensor& v_scale, const at::Tensor& positions,
-    const at::Tensor& slot_mapping, const at::Tensor& block_tables, const at::Tensor& query_start,
-    const at::Tensor& context_lens, const at::Tensor& is_tree, const at::Tensor& tree_mask,
-    double scale, int64_t sliding_window, double soft_cap,
-    const std::optional<at::Tensor>& sinks) {
+at::Tensor paged_tree_attention_8bit(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     at::Tensor& k_cache, at::Tensor& v_cache, at::Tensor& k_scale,
+                                     at::Tensor& v_scale, const at::Tensor& positions,
+                                     const at::Tensor& slot_mapping, const at::Tensor& block_tables,
+                                     const at::Tensor& query_start, const at::Tensor& context_lens,
+                                     const at::Tensor& is_tree, const at::Tensor& tree_mask,
+                                     double scale, int64_t sliding_window, double soft_cap,
+                                     const std::optional<at::Tensor>& sinks) {
   const trtspec::AttentionCall call(q, k, v, k_cache, v_cache, positions, slot_mapping,
                                     block_tables, query_start, context_lens, is_tree, tree_mask,
                                     scale, sliding_window, soft_cap, sinks, k_scale, v_scale);

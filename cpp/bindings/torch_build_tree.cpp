@@ -12,10 +12,11 @@ using at::Tensor;
 
 // Indices that the kernels follow.
 template <class T>
-void check_indices(const char* op, const char* name, const T* values, int64_t count, int64_t limit) {
+void check_indices(const char* op, const char* name, const T* values, int64_t count,
+                   int64_t limit) {
   const bool inside = values == nullptr || std::all_of(values, values + count, [limit](T value) {
-    return value >= 0 && value < limit;
-  });
+                        return value >= 0 && value < limit;
+                      });
   TORCH_CHECK(inside, op, ": ", name, " must be from 0 to ", limit - 1);
 }
 

@@ -10,8 +10,8 @@ at::Tensor causal_conv(const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& state_slots, const at::Tensor& query_start,
                        const at::Tensor& context_lens, const at::Tensor& is_tree,
                        const at::Tensor& tree_mask) {
-  const trtspec::CausalConvCall call(x, weight, bias, tail, kept, state_slots, query_start, context_lens,
-                                     is_tree, tree_mask);
+  const trtspec::CausalConvCall call(x, weight, bias, tail, kept, state_slots, query_start,
+                                     context_lens, is_tree, tree_mask);
   trtspec::causal_conv(call.params());
   return call.out();
 }
@@ -26,8 +26,8 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_causal_conv(
   using trtspec::tensor;
   return trtspec::run_shim(result, [&] {
     return causal_conv(tensor(x), tensor(weight), trtspec::optional_tensor(bias), tensor(tail),
-                       tensor(kept), tensor(state_slots), tensor(query_start),
-                       tensor(context_lens), tensor(is_tree), tensor(tree_mask));
+                       tensor(kept), tensor(state_slots), tensor(query_start), tensor(context_lens),
+                       tensor(is_tree), tensor(tree_mask));
   });
 }
 

@@ -66,8 +66,8 @@ DescribedDrafts of(const Ints& counts, const at::Tensor& tokens, const at::Tenso
 // Of the columns [R, n] of a rollout, whose row places[i] are the nodes of item i (-1: none), cut to
 // what each row's request can use.
 DescribedDrafts cut(const Ints& places, const at::Tensor& tokens, const at::Tensor& parents,
-                    const at::Tensor& scores, const std::vector<Ints>& ends,
-                    const Ints& max_depths, const Ints& max_nodes) {
+                    const at::Tensor& scores, const std::vector<Ints>& ends, const Ints& max_depths,
+                    const Ints& max_nodes) {
   const auto rows = int64_t(ends.size());
   TORCH_CHECK(tokens.dim() == 2 && tokens.size(0) == rows && int64_t(max_depths.size()) == rows &&
                   int64_t(max_nodes.size()) == rows,
@@ -134,9 +134,8 @@ DescribedDrafts calibrated(int64_t address, const at::Tensor& gains,
   TORCH_CHECK(gains.dim() == 2 && gains.scalar_type() == at::kFloat && gains.is_contiguous(),
               "gains must be contiguous float32 of two dimensions");
   const std::span table(gains.const_data_ptr<float>(), size_t(gains.numel()));
-  return checked([&] {
-    return drafts_at(address).calibrated(table, int32_t(gains.size(1)), exponents);
-  });
+  return checked(
+      [&] { return drafts_at(address).calibrated(table, int32_t(gains.size(1)), exponents); });
 }
 
 // float32 [B, W]: the scores of each request's nodes, falling; -inf where it has fewer than W.

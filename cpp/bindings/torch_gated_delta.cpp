@@ -10,8 +10,8 @@ at::Tensor gated_delta(const at::Tensor& qkv, const at::Tensor& gates, const at:
                        const at::Tensor& state_slots, const at::Tensor& query_start,
                        const at::Tensor& context_lens, const at::Tensor& is_tree,
                        const at::Tensor& tree_mask, int64_t key_dim, bool tiled) {
-  const trtspec::GatedDeltaCall call(qkv, gates, a_log, dt_bias, state, kept, state_slots, query_start,
-                                     context_lens, is_tree, tree_mask, key_dim, tiled);
+  const trtspec::GatedDeltaCall call(qkv, gates, a_log, dt_bias, state, kept, state_slots,
+                                     query_start, context_lens, is_tree, tree_mask, key_dim, tiled);
   trtspec::gated_delta(call.params());
   return call.out();
 }
@@ -26,8 +26,8 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_gated_delta(
   using trtspec::tensor;
   return trtspec::run_shim(result, [&] {
     return gated_delta(tensor(qkv), tensor(gates), tensor(a_log), tensor(dt_bias), tensor(state),
-                       tensor(kept), tensor(state_slots), tensor(query_start),
-                       tensor(context_lens), tensor(is_tree), tensor(tree_mask), key_dim, tiled != 0);
+                       tensor(kept), tensor(state_slots), tensor(query_start), tensor(context_lens),
+                       tensor(is_tree), tensor(tree_mask), key_dim, tiled != 0);
   });
 }
 

@@ -34,8 +34,9 @@ at::Tensor head_products(const at::Tensor& x, const at::Tensor& weight) {
 
 }  // namespace
 
-extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_head_products(
-    AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* result) {
+extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_head_products(AtenTensorHandle x,
+                                                                         AtenTensorHandle weight,
+                                                                         AtenTensorHandle* result) {
   return trtspec::run_shim(
       result, [&] { return head_products(trtspec::tensor(x), trtspec::tensor(weight)); });
 }

@@ -21,8 +21,8 @@ struct CacheHolder : torch::CustomClassHolder {
   // The last three are the StateSizes.
   static c10::intrusive_ptr<CacheHolder> paged(int64_t num_blocks, int64_t block_size,
                                                bool enable_reuse, int64_t lookahead, int64_t window,
-                                               int64_t sinks, int64_t num_states, int64_t num_snapshots,
-                                               int64_t blocks_apart) {
+                                               int64_t sinks, int64_t num_states,
+                                               int64_t num_snapshots, int64_t blocks_apart) {
     return as_value_error([&] {
       return c10::make_intrusive<CacheHolder>(std::make_shared<trtspec::KVCacheManager>(
           num_blocks, block_size, enable_reuse, lookahead, window, sinks,

@@ -88,12 +88,14 @@ at::Tensor latent_tree_attention(const at::Tensor& q_latent, const at::Tensor& q
                 block_tables, query_start, context_lens, is_tree, tree_mask, scale);
 }
 
-at::Tensor latent_tree_attention_8bit(
-    const at::Tensor& q_latent, const at::Tensor& q_rope, const at::Tensor& latent,
-    const at::Tensor& key, at::Tensor& latent_cache, at::Tensor& key_cache,
-    at::Tensor& latent_scale, at::Tensor& key_scale, const at::Tensor& slot_mapping,
-    const at::Tensor& block_tables, const at::Tensor& query_start, const at::Tensor& context_lens,
-    const at::Tensor& is_tree, const at::Tensor& tree_mask, double scale) {
+at::Tensor latent_tree_attention_8bit(const at::Tensor& q_latent, const at::Tensor& q_rope,
+                                      const at::Tensor& latent, const at::Tensor& key,
+                                      at::Tensor& latent_cache, at::Tensor& key_cache,
+                                      at::Tensor& latent_scale, at::Tensor& key_scale,
+                                      const at::Tensor& slot_mapping,
+                                      const at::Tensor& block_tables, const at::Tensor& query_start,
+                                      const at::Tensor& context_lens, const at::Tensor& is_tree,
+                                      const at::Tensor& tree_mask, double scale) {
   return attend(q_latent, q_rope, latent, key, latent_cache, key_cache, latent_scale, key_scale,
                 slot_mapping, block_tables, query_start, context_lens, is_tree, tree_mask, scale);
 }
@@ -123,11 +125,11 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_latent_tree_attention
     AtenTensorHandle is_tree, AtenTensorHandle tree_mask, double scale, AtenTensorHandle* result) {
   using trtspec::tensor;
   return trtspec::run_shim(result, [&] {
-    return latent_tree_attention_8bit(
-        tensor(q_latent), tensor(q_rope), tensor(latent), tensor(key), tensor(latent_cache),
-        tensor(key_cache), tensor(latent_scale), tensor(key_scale), tensor(slot_mapping),
-        tensor(block_tables), tensor(query_start), tensor(context_lens), tensor(is_tree),
-        tensor(tree_mask), scale);
+    return latent_tree_attention_8bit(tensor(q_latent), tensor(q_rope), tensor(latent), tensor(key),
+                                      tensor(latent_cache), tensor(key_cache), tensor(latent_scale),
+                                      tensor(key_scale), tensor(slot_mapping), tensor(block_tables),
+                                      tensor(query_start), tensor(context_lens), tensor(is_tree),
+                                      tensor(tree_mask), scale);
   });
 }
 

@@ -11,7 +11,8 @@ std::string set_isa(std::string name) {
   trtspec::Isa isa;
   TORCH_CHECK(trtspec::isa_named(name.c_str(), isa),
               "instruction set must be generic, avx2, avx_vnni, avx512, "
-              "avx512_bf16 or amx, got ", name);
+              "avx512_bf16 or amx, got ",
+              name);
   return trtspec::isa_name(trtspec::set_isa(isa));
 }
 

@@ -93,8 +93,8 @@ at::Tensor run_linear(const at::Tensor& x, const at::Tensor& packed,
                       std::optional<at::ScalarType> out_dtype,
                       const std::optional<at::Tensor>& norm, double eps, bool gated,
                       const std::optional<at::Tensor>& residual) {
-  const LinearCall call(
-      "linear", {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual});
+  const LinearCall call("linear",
+                        {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual});
   trtspec::linear(call.params);
   return call.out;
 }
@@ -112,8 +112,8 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
   TORCH_CHECK(group_size == 0 || group_size == 16 || group_size == 32 || group_size == 64 ||
                   group_size == 128 || group_size == 256,
               op, ": group_size must be 0, 16, 32, 64, 128 or 256, got ", group_size);
-  const LinearCall call(
-      op, {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual}, bits);
+  const LinearCall call(op, {x, packed, bias, out_features, out_dtype, norm, eps, gated, residual},
+                        bits);
   const int64_t depth = call.params.in_features, group = group_size > 0 ? group_size : depth;
   const int64_t shape[] = {packed.size(0), (depth + group - 1) / group, kCodeOutputs};
   check_shape(op, "scales", scales, shape);
@@ -141,17 +141,16 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
     check_dtype(op, "table", *table, at::kChar);
     values = table->contiguous();
   }
-  trtspec::linear_quantised(
-      {.linear = call.params,
-       .scales = factors.const_data_ptr(),
-       .offsets = minima.defined() ? minima.const_data_ptr() : nullptr,
-       .zeros = points.defined() ? points.const_data_ptr<int8_t>() : nullptr,
-       .scale_dtype = kernel_dtype(op, "scales", scales.scalar_type()),
-       .bits = bits,
-       .group_size = group_size,
-       .input_bits = input_bits,
-       .table = values.defined() ? values.const_data_ptr<int8_t>() : nullptr,
-       .e4m3 = e4m3});
+  trtspec::linear_quantised({.linear = call.params,
+                             .scales = factors.const_data_ptr(),
+                             .offsets = minima.defined() ? minima.const_data_ptr() : nullptr,
+                             .zeros = points.defined() ? points.const_data_ptr<int8_t>() : nullptr,
+                             .scale_dtype = kernel_dtype(op, "scales", scales.scalar_type()),
+                             .bits = bits,
+                             .group_size = group_size,
+                             .input_bits = input_bits,
+                             .table = values.defined() ? values.const_data_ptr<int8_t>() : nullptr,
+                             .e4m3 = e4m3});
   return call.out;
 }
 
@@ -160,22 +159,22 @@ at::Tensor run_linear_quantised(const at::Tensor& x, const at::Tensor& packed,
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear_quantised(
     AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle scales, AtenTensorHandle* zeros,
     AtenTensorHandle* offsets, AtenTensorHandle* bias, int64_t out_features, int64_t bits,
-    int64_t group_size, int64_t input_bits, int32_t* out_dtype, AtenTensorHandle* norm,
-    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* table, int32_t e4m3,
+    int64_t group_size, int64_t input_bits, int32_t* out_dtype, AtenTensorHandle* norm, double eps,
+    int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* table, int32_t e4m3,
     AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_linear_quantised(tensor(x), tensor(packed), tensor(scales), optional_tensor(zeros),
-                                optional_tensor(offsets), optional_tensor(bias), out_features,
-                                bits, group_size, input_bits, optional_dtype(out_dtype),
-                                optional_tensor(norm), eps, gated != 0,
-                                optional_tensor(residual), optional_tensor(table), e4m3 != 0);
+                                optional_tensor(offsets), optional_tensor(bias), out_features, bits,
+                                group_size, input_bits, optional_dtype(out_dtype),
+                                optional_tensor(norm), eps, gated != 0, optional_tensor(residual),
+                                optional_tensor(table), e4m3 != 0);
   });
 }
 
-extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_linear(
-    AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t out_features,
-    int32_t* out_dtype, AtenTensorHandle* norm, double eps, int32_t gated,
-    AtenTensorHandle* residual, AtenTensorHandle* result) {
+extern "C" AOTI_TORCH_EXPORT AOTITorchError
+aoti_torch_cpu_linear(AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias,
+                      int64_t out_features, int32_t* out_dtype, AtenTensorHandle* norm, double eps,
+                      int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_linear(tensor(x), tensor(packed), optional_tensor(bias), out_features,
                       optional_dtype(out_dtype), optional_tensor(norm), eps, gated != 0,

@@ -65,7 +65,7 @@ at::Tensor lora(const at::Tensor& given, const at::Tensor& a, const at::Tensor& 
                  .out_features = outputs,
                  .dtype = kernel_dtype(kLoraOp, "x", type),
                  .out_dtype = kernel_dtype(kLoraOp, "out_dtype", out_type),
-                 .prologue = gated               ? Prologue::swiglu
+                 .prologue = gated              ? Prologue::swiglu
                              : weight.defined() ? Prologue::rms_norm
                                                 : Prologue::none,
                  .norm = weight.defined() ? weight.const_data_ptr() : nullptr,
@@ -85,8 +85,8 @@ at::Tensor lora(const at::Tensor& given, const at::Tensor& a, const at::Tensor& 
 
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_lora(
     AtenTensorHandle x, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle index,
-    const int64_t* parts, int64_t num_parts, int32_t* out_dtype, AtenTensorHandle* norm,
-    double eps, int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
+    const int64_t* parts, int64_t num_parts, int32_t* out_dtype, AtenTensorHandle* norm, double eps,
+    int32_t gated, AtenTensorHandle* residual, AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return lora(tensor(x), tensor(a), tensor(b), tensor(index),
                 at::IntArrayRef(parts, std::size_t(num_parts)), optional_dtype(out_dtype),

@@ -65,7 +65,8 @@ struct LayersCall {
     first.linear.packed = packed.const_data_ptr();
     layers.packed_bytes = packed.stride(0) * packed.element_size();
     if (layers.kind != ExpertLayers::Kind::plain) {
-      TORCH_CHECK(given.scales.has_value(), kOp, ": ", given.name, " of whole numbers needs scales");
+      TORCH_CHECK(given.scales.has_value(), kOp, ": ", given.name,
+                  " of whole numbers needs scales");
       const int64_t group = coding.group_size > 0 ? coding.group_size : depth;
       const int64_t shape[] = {experts, panels, (depth + group - 1) / group, width};
       scales = given.scales->contiguous();
@@ -118,27 +119,23 @@ void check_chosen(const at::Tensor& chosen, int64_t experts) {
       TORCH_CHECK_VALUE(ids[i] >= -1 && ids[i] < experts, kOp, ": row ", row, " chose expert ",
                         ids[i], ", there are ", experts);
       for (int64_t j = 0; j < i; ++j) {
-        TORCH_CHECK_VALUE(ids[j] != ids[i] || ids[i] < 0, kOp, ": row ", row, " chose expert ", ids[i],
-                          " twice");
+        TORCH_CHECK_VALUE(ids[j] != ids[i] || ids[i] < 0, kOp, ": row ", row, " chose expert ",
+                          ids[i], " twice");
       }
     }
   }
 }
 
-at::Tensor run_moe(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights,
-                   int64_t inner_features, const at::Tensor& up,
-                   const std::optional<at::Tensor>& up_scales,
-                   const std::optional<at::Tensor>& up_zeros,
-                   const std::optional<at::Tensor>& up_offsets,
-                   const std::optional<at::Tensor>& up_bias,
-                   const std::optional<at::Tensor>& up_table, const at::Tensor& down,
-                   const std::optional<at::Tensor>& down_scales,
-                   const std::optional<at::Tensor>& down_zeros,
-                   const std::optional<at::Tensor>& down_offsets,
-                   const std::optional<at::Tensor>& down_bias,
-                   const std::optional<at::Tensor>& down_table, int64_t bits, int64_t group_size,
-                   int64_t input_bits, bool e4m3, int64_t activation, double limit, double offset,
-                   const std::optional<at::Tensor>& residual) {
+at::Tensor run_moe(
+    const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights,
+    int64_t inner_features, const at::Tensor& up, const std::optional<at::Tensor>& up_scales,
+    const std::optional<at::Tensor>& up_zeros, const std::optional<at::Tensor>& up_offsets,
+    const std::optional<at::Tensor>& up_bias, const std::optional<at::Tensor>& up_table,
+    const at::Tensor& down, const std::optional<at::Tensor>& down_scales,
+    const std::optional<at::Tensor>& down_zeros, const std::optional<at::Tensor>& down_offsets,
+    const std::optional<at::Tensor>& down_bias, const std::optional<at::Tensor>& down_table,
+    int64_t bits, int64_t group_size, int64_t input_bits, bool e4m3, int64_t activation,
+    double limit, double offset, const std::optional<at::Tensor>& residual) {
   check_dim(kOp, "x", x, 2);
   check_dim(kOp, "chosen", chosen, 2);
   TORCH_CHECK(up.dim() > 0, kOp, ": up must have experts");
@@ -190,16 +187,16 @@ extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_moe(
     AtenTensorHandle* up_offsets, AtenTensorHandle* up_bias, AtenTensorHandle* up_table,
     AtenTensorHandle down, AtenTensorHandle* down_scales, AtenTensorHandle* down_zeros,
     AtenTensorHandle* down_offsets, AtenTensorHandle* down_bias, AtenTensorHandle* down_table,
-    int64_t bits, int64_t group_size, int64_t input_bits, int32_t e4m3, int64_t activation, double limit, double offset, AtenTensorHandle* residual,
-    AtenTensorHandle* result) {
+    int64_t bits, int64_t group_size, int64_t input_bits, int32_t e4m3, int64_t activation,
+    double limit, double offset, AtenTensorHandle* residual, AtenTensorHandle* result) {
   return run_shim(result, [&] {
     return run_moe(tensor(x), tensor(chosen), tensor(weights), inner_features, tensor(up),
                    optional_tensor(up_scales), optional_tensor(up_zeros),
-                   optional_tensor(up_offsets), optional_tensor(up_bias),
-                   optional_tensor(up_table), tensor(down), optional_tensor(down_scales),
-                   optional_tensor(down_zeros), optional_tensor(down_offsets),
-                   optional_tensor(down_bias), optional_tensor(down_table), bits, group_size,
-                   input_bits, e4m3 != 0, activation, limit, offset, optional_tensor(residual));
+                   optional_tensor(up_offsets), optional_tensor(up_bias), optional_tensor(up_table),
+                   tensor(down), optional_tensor(down_scales), optional_tensor(down_zeros),
+                   optional_tensor(down_offsets), optional_tensor(down_bias),
+                   optional_tensor(down_table), bits, group_size, input_bits, e4m3 != 0, activation,
+                   limit, offset, optional_tensor(residual));
   });
 }
 
@@ -209,7 +206,8 @@ TORCH_LIBRARY_FRAGMENT(trtspec, m) {
       "Tensor? up_scales, Tensor? up_zeros, Tensor? up_offsets, Tensor? up_bias, "
       "Tensor? up_table, Tensor down, Tensor? down_scales, Tensor? down_zeros, "
       "Tensor? down_offsets, Tensor? down_bias, Tensor? down_table, "
-      "int bits, int group_size, int input_bits, bool e4m3, int activation, float limit, float offset, "
+      "int bits, int group_size, int input_bits, bool e4m3, int activation, float limit, float "
+      "offset, "
       "Tensor? residual) -> Tensor");
   m.def("_expert_bytes_read() -> int", &trtspec::expert_bytes_read);
 }

@@ -36,10 +36,11 @@ struct PassRolloutHolder : torch::CustomClassHolder {
 
   // Tokens, parents and scores, and how many passes were made.
   std::tuple<Tensors, int64_t> run(Tensors inputs, const Tensors& caches, int64_t max_depth,
-                                   double pace, const std::optional<at::Tensor>& gains, double p_min) {
+                                   double pace, const std::optional<at::Tensor>& gains,
+                                   double p_min) {
     TORCH_CHECK(package, "a rollout without a package is called pass by pass");
-    Tensors trees = rollout.run(**package, std::move(inputs), caches,
-                                rule_of(max_depth, pace, gains, p_min));
+    Tensors trees =
+        rollout.run(**package, std::move(inputs), caches, rule_of(max_depth, pace, gains, p_min));
     return {std::move(trees), rollout.num_passes()};
   }
 

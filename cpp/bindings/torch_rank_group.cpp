@@ -14,7 +14,9 @@ struct RankGroupHolder : torch::CustomClassHolder {
   RankGroupHolder(int64_t memory, int64_t rank, int64_t ranks, double patience)
       : group(int(memory), int(rank), int(ranks), patience) {}
 
-  static int64_t memory_bytes(int64_t ranks) { return trtspec::RankGroup::memory_bytes(int(ranks)); }
+  static int64_t memory_bytes(int64_t ranks) {
+    return trtspec::RankGroup::memory_bytes(int(ranks));
+  }
   // What stands for the group in a graph's inputs, for as long as this object lives.
   int64_t address() { return reinterpret_cast<int64_t>(&group); }
   void end() { group.end(); }
@@ -55,8 +57,8 @@ at::Tensor all_gather(const at::Tensor& x, const at::Tensor& group, int64_t widt
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_all_reduce(AtenTensorHandle x,
                                                                       AtenTensorHandle group,
                                                                       AtenTensorHandle* result) {
-  return trtspec::run_shim(
-      result, [&] { return all_reduce(trtspec::tensor(x), trtspec::tensor(group)); });
+  return trtspec::run_shim(result,
+                           [&] { return all_reduce(trtspec::tensor(x), trtspec::tensor(group)); });
 }
 
 extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_all_gather(AtenTensorHandle x,

@@ -24,10 +24,11 @@ Tensor sample(const Tensor& logits, const Tensor& temperature, const Tensor& top
   return ids;
 }
 
-std::tuple<Tensor, Tensor> draft_candidates(
-    const Tensor& logits, const Tensor& temperature, const Tensor& top_k, const Tensor& top_p,
-    const Tensor& min_p, const Tensor& seed, const Tensor& sample_index, const Tensor& output_index,
-    const std::optional<Tensor>& token_map, int64_t k) {
+std::tuple<Tensor, Tensor> draft_candidates(const Tensor& logits, const Tensor& temperature,
+                                            const Tensor& top_k, const Tensor& top_p,
+                                            const Tensor& min_p, const Tensor& seed,
+                                            const Tensor& sample_index, const Tensor& output_index,
+                                            const std::optional<Tensor>& token_map, int64_t k) {
   const trtspec::SamplingCall call("draft_candidates", logits, temperature, top_k, top_p, min_p,
                                    seed, sample_index, output_index);
   TORCH_CHECK(k >= 1, "draft_candidates: k must be at least 1, got ", k);

@@ -47,7 +47,8 @@ std::vector<trtspec::ScheduledState> states_of(const at::Tensor& table) {
   const auto* value = table.const_data_ptr<int64_t>();
   std::vector<trtspec::ScheduledState> states;
   for (int64_t i = 0; i < count; ++i, ++value) {
-    states.push_back({int32_t(value[0]), int32_t(value[count]),
+    states.push_back({int32_t(value[0]),
+                      int32_t(value[count]),
                       {.rows = value[3 * count], .slot = int32_t(value[2 * count])}});
   }
   return states;
@@ -110,9 +111,9 @@ struct ResourcesHolder : torch::CustomClassHolder {
   // at their places.
   Tensors extend(const at::Tensor& plan, Ints start, Ints tokens, Ints rows) {
     const std::vector<trtspec::ScheduledRows> items = items_of(plan);
-    TORCH_CHECK(!start.empty() && start.back() == int64_t(tokens.size()) &&
-                    tokens.size() == rows.size(),
-                "extend: ", tokens.size(), " tokens of ", rows.size(), " rows do not fit a result");
+    TORCH_CHECK(
+        !start.empty() && start.back() == int64_t(tokens.size()) && tokens.size() == rows.size(),
+        "extend: ", tokens.size(), " tokens of ", rows.size(), " rows do not fit a result");
     trtspec::StepResult result{std::move(start), std::move(tokens), std::move(rows), {}};
     result.ends.resize(result.start.size() - 1);
     trtspec::extend(items, result);
@@ -123,8 +124,8 @@ struct ResourcesHolder : torch::CustomClassHolder {
 
   // The same, and of each item its state (see Planned) and the nodes of its draft. Returns what
   // StateMoves holds: of nodes slots, rows and starts, of snapshots from where and to where.
-  static Tensors state_moves(const at::Tensor& plan, const at::Tensor& states, Ints start, Ints rows,
-                             const Ints& nodes) {
+  static Tensors state_moves(const at::Tensor& plan, const at::Tensor& states, Ints start,
+                             Ints rows, const Ints& nodes) {
     trtspec::StepResult result{std::move(start), {}, std::move(rows), {}};
     result.ends.resize(result.start.size() - 1);
     const trtspec::StateMoves moves =

@@ -86,12 +86,12 @@ struct Cache : torch::CustomClassHolder {
   }
   Drafts speculate(const Ints& requests, const Ints& max_tokens, double factor, double offset,
                    double min_prob, bool tree) {
-    TORCH_CHECK(requests.size() == max_tokens.size(), "suffix: ", requests.size(),
-                " requests but ", max_tokens.size(), " numbers of tokens");
+    TORCH_CHECK(requests.size() == max_tokens.size(), "suffix: ", requests.size(), " requests but ",
+                max_tokens.size(), " numbers of tokens");
     Drafts drafts;
     for (size_t i = 0; i < requests.size(); ++i) {
-      add(drafts, cache.speculate(requests[i],
-                                  options_of(max_tokens[i], factor, offset, min_prob, tree)));
+      add(drafts,
+          cache.speculate(requests[i], options_of(max_tokens[i], factor, offset, min_prob, tree)));
     }
     return drafts;
   }
@@ -138,9 +138,9 @@ struct Tree : torch::CustomClassHolder {
   Drafts speculate(const Ints& context, int64_t sequence, int64_t max_tokens, double factor,
                    double offset, double min_prob, bool grown) {
     Drafts drafts;
-    add(drafts, tree.speculate(narrow_tokens(context),
-                               options_of(max_tokens, factor, offset, min_prob, grown),
-                               int32_t(sequence)));
+    add(drafts,
+        tree.speculate(narrow_tokens(context),
+                       options_of(max_tokens, factor, offset, min_prob, grown), int32_t(sequence)));
     return drafts;
   }
   void compact() { tree.compact(); }

@@ -22,9 +22,9 @@ void copy_to_nodes(const at::TensorList& to, const at::TensorList& from) {
     const auto bytes = static_cast<std::int64_t>(source.nbytes());
     TORCH_CHECK(static_cast<std::int64_t>(target.nbytes()) == bytes, "_copy_to_nodes: tensor ", i,
                 " has ", bytes, " bytes, what it is copied to ", target.nbytes());
-    TORCH_CHECK(target.is_cpu() && source.is_cpu() && target.is_contiguous() &&
-                    source.is_contiguous(),
-                "_copy_to_nodes: tensor ", i, " is not contiguous in the memory of the CPU");
+    TORCH_CHECK(
+        target.is_cpu() && source.is_cpu() && target.is_contiguous() && source.is_contiguous(),
+        "_copy_to_nodes: tensor ", i, " is not contiguous in the memory of the CPU");
     copies.push_back({target.mutable_data_ptr(), source.const_data_ptr(), bytes});
   }
   trtspec::copy_to_nodes(copies, at::get_num_threads());

@@ -177,8 +177,9 @@ std::int64_t divisible_pieces(const AttentionUnit& unit, Plan* plan) {
 // committed, which rows of a tree have at other places of the cache, all belong to the last.
 void add_parts(const AttentionUnit& whole, std::int64_t group, std::int64_t parts,
                std::int64_t pieces, Plan* plan) {
-  SharedRows shared{whole.first_kv_head, whole.kv_heads, whole.first_row, whole.rows,
-                    whole.begin / kPieceKeys, 0, plan->parts};
+  SharedRows shared{whole.first_kv_head, whole.kv_heads,           whole.first_row,
+                    whole.rows,          whole.begin / kPieceKeys, 0,
+                    plan->parts};
   for (std::int64_t part = 0; part < parts; ++part) {
     const bool is_last = part + 1 == parts;
     const std::int64_t from = (shared.first_piece + pieces * part / parts) * kPieceKeys;
@@ -251,9 +252,9 @@ void plan_request(const AttentionParams& p, std::int64_t b, const Division& divi
     const std::int64_t key_parts = std::min(division.key_parts, pieces);
     // Neighbouring kv heads lie next to each other in the cache: together they are read faster.
     const std::int64_t head_rows = unit.rows * group;
-    const std::int64_t most = std::clamp<std::int64_t>(
-        std::min(kUnitScores / (longest + 32), kMaxUnitHeads) / head_rows, 1,
-        division.max_kv_heads);
+    const std::int64_t most =
+        std::clamp<std::int64_t>(std::min(kUnitScores / (longest + 32), kMaxUnitHeads) / head_rows,
+                                 1, division.max_kv_heads);
     const std::int64_t parts = (p.kv_heads + most - 1) / most;
     for (std::int64_t part = 0; part < parts; ++part) {
       unit.first_kv_head = p.kv_heads * part / parts;
@@ -322,7 +323,8 @@ void run_units(const AttentionParams& p, const Plan& plan, const AttentionScratc
   const auto* units = plan.units.data();
   const auto count = static_cast<std::int64_t>(plan.units.size());
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
-  const bool in_pairs = p.dtype == DType::bf16 && p.head_dim % (p.k_scale != nullptr ? 64 : 32) == 0;
+  const bool in_pairs =
+      p.dtype == DType::bf16 && p.head_dim % (p.k_scale != nullptr ? 64 : 32) == 0;
   if (in_pairs && active_isa() >= Isa::amx) {
     return amx::attention_amx(p, rows, units, count, layout, parts, scratch, threads);
   }

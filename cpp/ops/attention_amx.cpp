@@ -15,9 +15,8 @@ class TileKeys : public KeyPairs<Cached> {
                 RowsAhead& ahead) {
     const TileInputs inputs{reinterpret_cast<const bf16*>(queries), 2 * wide, kTileInputs};
     for_tile_blocks(heads, tiles_, [&](std::int64_t first, std::int64_t count) {
-      multiply_tiles(count, dim, inputs.from(first, 0),
-                     reinterpret_cast<const bf16*>(keys), scores + first * kPanel, true,
-                     [&] { ahead.step(); });
+      multiply_tiles(count, dim, inputs.from(first, 0), reinterpret_cast<const bf16*>(keys),
+                     scores + first * kPanel, true, [&] { ahead.step(); });
     });
     KeyPairs<Cached>::scale_scores(heads, columns, scale, scores);
   }

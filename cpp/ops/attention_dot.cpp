@@ -24,8 +24,8 @@ struct DotKeys : KeyPairs<Cached> {
 
  private:
   template <int Registers>
-  static void multiply(std::int64_t heads, std::int64_t dim, const float* queries, std::int64_t wide,
-                       const float* keys, float* scores, RowsAhead& ahead) {
+  static void multiply(std::int64_t heads, std::int64_t dim, const float* queries,
+                       std::int64_t wide, const float* keys, float* scores, RowsAhead& ahead) {
     const bf16* q = reinterpret_cast<const bf16*>(queries);
     const bf16* k = reinterpret_cast<const bf16*>(keys);
     for_row_blocks(heads, [&](auto count, std::int64_t first) {
@@ -43,8 +43,8 @@ void attention_dot(const AttentionParams& params, const AttentionRow* rows,
                    int threads) {
   const auto all = [&](auto cached) {
     using Cached = decltype(cached);
-    run_units<bf16, Cached, DotKeys<Cached>>(params, rows, units, num_units, layout, parts,
-                                             scratch, threads);
+    run_units<bf16, Cached, DotKeys<Cached>>(params, rows, units, num_units, layout, parts, scratch,
+                                             threads);
   };
   if (params.k_scale != nullptr) return all(std::int8_t{});
   all(bf16{});

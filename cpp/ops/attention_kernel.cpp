@@ -49,8 +49,8 @@ void join_rows(const AttentionParams& params, const AttentionParts& parts,
 
 void attention_kernel(const AttentionParams& params, const AttentionRow* rows,
                       const AttentionUnit* units, std::int64_t num_units,
-                      const AttentionScratch& layout, const AttentionParts& parts,
-                      float* scratch, int threads) {
+                      const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
+                      int threads) {
   switch (params.dtype) {
     case DType::f32:
       return run<float>(params, rows, units, num_units, layout, parts, scratch, threads);
@@ -69,8 +69,8 @@ void attention_write_kernel(const AttentionParams& p, int threads) {
       const Value* from = static_cast<const Value*>(rows) + t * stride;
       for (std::int64_t h = 0; h < p.kv_heads; ++h, from += p.head_dim) {
         const std::int64_t at = p.slot_mapping[t] * p.kv_heads + h;
-        scales[at] = quantise_row(from, p.head_dim,
-                                  static_cast<std::int8_t*>(cache) + at * p.head_dim);
+        scales[at] =
+            quantise_row(from, p.head_dim, static_cast<std::int8_t*>(cache) + at * p.head_dim);
       }
     };
     parallel_for(p.rows, threads, [&](std::int64_t t, int) {

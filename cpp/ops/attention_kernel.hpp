@@ -30,8 +30,8 @@ struct AttentionUnit {
   std::int64_t kv_heads;
   std::int64_t first_row;  // index in the packed rows
   std::int64_t rows;
-  std::int64_t begin;  // least position that a row sees
-  std::int64_t end;    // one more than the greatest
+  std::int64_t begin;       // least position that a row sees
+  std::int64_t end;         // one more than the greatest
   std::int64_t first_view;  // index of what its first row sees of these pieces
   std::int64_t shared;      // index of what it has a part in, or -1: it has all pieces
 };
@@ -80,8 +80,8 @@ constexpr std::int64_t padded_dim(std::int64_t head_dim) { return (head_dim + 15
 TRTSPEC_DECLARE_KERNEL(void, attention_kernel,
                        (const AttentionParams& params, const AttentionRow* rows,
                         const AttentionUnit* units, std::int64_t num_units,
-                        const AttentionScratch& layout, const AttentionParts& parts,
-                        float* scratch, int threads))
+                        const AttentionScratch& layout, const AttentionParts& parts, float* scratch,
+                        int threads))
 
 // Writes the rows' K and V into caches of 8 bits.
 TRTSPEC_DECLARE_KERNEL(void, attention_write_kernel, (const AttentionParams& params, int threads))

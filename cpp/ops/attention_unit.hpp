@@ -235,7 +235,8 @@ class Unit {
     if (!direct) load_values(h);
     float scales[kKeyTile];
     if constexpr (kIsScaled) load_scales(params_.v_scale, h, scales);
-    const std::int64_t lines = (dim_ * std::int64_t(sizeof(Cached)) + 63) / 64;  // of a key's values
+    const std::int64_t lines =
+        (dim_ * std::int64_t(sizeof(Cached)) + 63) / 64;  // of a key's values
     for (std::int64_t r = 0; r < unit_.rows;) {
       std::int64_t end = r + 1;
       while (end < unit_.rows && visible_[end] == visible_[r] && next_[end] == next_[r]) ++end;
@@ -336,8 +337,8 @@ class Unit {
   const AttentionRow* rows_;
   const AttentionParts& parts_;
   Keys meet_;
-  const std::int64_t group_;     // query heads of a kv head
-  const std::int64_t heads_;     // (row, head)s of a kv head
+  const std::int64_t group_;  // query heads of a kv head
+  const std::int64_t heads_;  // (row, head)s of a kv head
   const std::int64_t dim_;
   const std::int64_t wide_;      // head_dim padded to whole vectors
   const std::int64_t row_size_;  // elements of a cache row, all kv heads
@@ -366,8 +367,8 @@ class Unit {
 // Every unit, with `Keys` to meet its keys.
 template <class Value, class Cached, class Keys>
 void run_units(const AttentionParams& params, const AttentionRow* rows, const AttentionUnit* units,
-               std::int64_t num_units, const AttentionScratch& layout,
-               const AttentionParts& parts, float* scratch, int threads) {
+               std::int64_t num_units, const AttentionScratch& layout, const AttentionParts& parts,
+               float* scratch, int threads) {
   parallel_for(num_units, threads, [&](std::int64_t i, int thread) {
     const AttentionUnit* later = i + 1 < num_units ? units + i + 1 : nullptr;
     Unit<Value, Cached, Keys>(params, rows, units[i], later, layout, parts,

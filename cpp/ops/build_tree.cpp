@@ -72,7 +72,8 @@ void expand_tree(const TreePool& pool, const TreeChildren& children, const TreeB
         const std::int64_t row = b * children.lanes + lane;
         const std::int64_t seen =
             beam.seen_above == nullptr ? 0 : beam.seen_above[row * beam.words + w];
-        const auto own = static_cast<std::int64_t>(w == bit / 64 ? std::uint64_t{1} << bit % 64 : 0);
+        const auto own =
+            static_cast<std::int64_t>(w == bit / 64 ? std::uint64_t{1} << bit % 64 : 0);
         beam.seen[to * beam.words + w] = seen | own;
       }
     }

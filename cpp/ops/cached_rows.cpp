@@ -53,7 +53,8 @@ void check_blocks(const CachedRows& p, const char* op, std::int64_t b) {
       const auto bits = static_cast<std::uint64_t>(p.tree_mask[t * p.mask_words + std::int64_t(w)]);
       tree[w] |= bits;
       if (bits == 0) continue;
-      reach = std::max(reach, p.context_lens[b] + std::int64_t(w) * 64 + 64 - std::countl_zero(bits));
+      reach =
+          std::max(reach, p.context_lens[b] + std::int64_t(w) * 64 + 64 - std::countl_zero(bits));
     }
   }
   reach = std::max(reach, seen);

@@ -12,7 +12,7 @@ namespace trtspec {
 namespace {
 
 constexpr const char* kOp = "causal_conv";
-constexpr double kGrain = 1 << 18;        // multiply-adds that are worth a thread
+constexpr double kGrain = 1 << 18;       // multiply-adds that are worth a thread
 constexpr std::int64_t kChannels = 256;  // of a part, at least
 
 // Of each row what it reads; see causal_conv_kernel.
@@ -34,8 +34,8 @@ std::vector<const void*> inputs_of(const CausalConvParams& p) {
         if (parent >= 0) {
           own[back] = inputs[static_cast<std::size_t>(parent) * width + back - 1];
         } else if (walk.context_lens[b] > 0) {
-          const std::int64_t entry = walk.state_slots[b] * (p.width - 1) + p.width - 1 -
-                                     static_cast<std::int64_t>(back);
+          const std::int64_t entry =
+              walk.state_slots[b] * (p.width - 1) + p.width - 1 - static_cast<std::int64_t>(back);
           own[back] = tails + static_cast<std::size_t>(entry * p.channels) * element;
         }
       }
@@ -60,7 +60,8 @@ void causal_conv(const CausalConvParams& p) {
   const std::size_t row_bytes = static_cast<std::size_t>(p.channels) * size_of(p.dtype);
   for (std::int64_t t = 0; t < p.walk.rows; ++t) {
     if (inputs[static_cast<std::size_t>(t * p.width)] == nullptr) {
-      std::memset(static_cast<char*>(p.out) + static_cast<std::size_t>(t) * row_bytes, 0, row_bytes);
+      std::memset(static_cast<char*>(p.out) + static_cast<std::size_t>(t) * row_bytes, 0,
+                  row_bytes);
     }
   }
   const std::int64_t blocks = std::max<std::int64_t>(1, p.channels / kChannels);

@@ -28,8 +28,8 @@ struct Channels {
       for (std::int64_t j = 0; j < p.width; ++j) {
         const Value* from = input(row, p.width - 1 - j);
         if (from == nullptr) continue;
-        sum = fma(load_first(from + c, end - c),
-                  load_first(weight + j * p.channels + c, end - c), sum);
+        sum = fma(load_first(from + c, end - c), load_first(weight + j * p.channels + c, end - c),
+                  sum);
       }
       store_first(out + c, sum / (1.0f + exp(-sum)), end - c);
     }

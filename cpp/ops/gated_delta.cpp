@@ -21,8 +21,8 @@ void gated_delta(const GatedDeltaParams& p) {
   keep_nodes(p.walk, p.gates, gates, p.kept, gates);
   const StatePlan plan = plan_walk(p.walk);
   if (plan.paths.empty()) return;
-  const double work = 4 * double(plan.steps.size()) * double(p.value_heads) *
-                      double(p.key_dim) * double(p.value_dim);
+  const double work = 4 * double(plan.steps.size()) * double(p.value_heads) * double(p.key_dim) *
+                      double(p.value_dim);
   const int threads = base::threads_for(work, kGrain);
   const std::int64_t row_size = 2 * (p.key_heads * p.key_dim + p.value_heads);
   const std::int64_t copies_size = plan.copies * p.key_dim * kDeltaColumns;

@@ -35,8 +35,7 @@ float softplus(float x) { return x > 20.0f ? x : __builtin_log1pf(__builtin_expf
 template <class Value>
 void prepare_row(const GatedDeltaParams& p, std::int64_t row, float* to) {
   const std::int64_t keys = p.key_heads * p.key_dim;
-  const auto* q = static_cast<const Value*>(p.qkv) +
-                  row * (2 * keys + p.value_heads * p.value_dim);
+  const auto* q = static_cast<const Value*>(p.qkv) + row * (2 * keys + p.value_heads * p.value_dim);
   const float scale = 1.0f / __builtin_sqrtf(float(p.key_dim));
   for (std::int64_t h = 0; h < p.key_heads; ++h) {
     const std::int64_t at = h * p.key_dim;

@@ -12,7 +12,7 @@ constexpr std::int64_t kDeltaColumns = 64;  // of a head's state that a task has
 struct DeltaScratch {
   float* rows;  // [row][row_size]: of each key head q and k, of each value head beta and decay
   std::int64_t row_size;
-  float* copies;  // [thread][copy][key_dim][kDeltaColumns] of states
+  float* copies;             // [thread][copy][key_dim][kDeltaColumns] of states
   std::int64_t copies_size;  // of a thread
 };
 

@@ -106,8 +106,7 @@ template <int Rows, class Weight, class Ahead>
 __attribute__((noinline)) void gemm_rows(std::int64_t columns, std::int64_t depth, const float* x,
                                          std::int64_t x_stride, const Weight* w,
                                          std::int64_t w_stride, float* sums,
-                                         std::int64_t sums_stride, bool fresh,
-                                         Ahead& ahead) {
+                                         std::int64_t sums_stride, bool fresh, Ahead& ahead) {
   constexpr int kColumns = columns_for(Rows);
   std::int64_t c = 0;
   for (; c + kColumns * kLanes <= columns; c += kColumns * kLanes) {

@@ -10,8 +10,8 @@ template <class Value>
 void multiply_block(const HeadProductsParams& p, std::int64_t head, std::int64_t first,
                     std::int64_t rows, float* x, float* sums) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const Value* from = static_cast<const Value*>(p.x) + (first + r) * p.x_row_stride +
-                        head * p.x_head_stride;
+    const Value* from =
+        static_cast<const Value*>(p.x) + (first + r) * p.x_row_stride + head * p.x_head_stride;
     float* to = x + r * p.inputs;
     std::int64_t k = 0;
     for (; k + kLanes <= p.inputs; k += kLanes) store(to + k, load(from + k));

@@ -13,8 +13,7 @@
 namespace trtspec {
 namespace {
 
-constexpr const char* kNames[] = {"generic", "avx2", "avx_vnni", "avx512", "avx512_bf16",
-                                  "amx"};
+constexpr const char* kNames[] = {"generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"};
 
 #if defined(__x86_64__)
 // Tiles take 8 KiB of every thread's state, so Linux wants a process to ask for them (arch_prctl's
@@ -39,8 +38,7 @@ Isa detect() {
                     __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool bf16 = __builtin_cpu_supports("avx512bf16") &&
-                    __builtin_cpu_supports("avx512vnni");
+  const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
                    __builtin_cpu_supports("amx-int8");
   if (!avx2) return Isa::generic;

@@ -41,11 +41,10 @@
   namespace avx512 {                                     \
   result name parameters;                                \
   }
-#define TRTSPEC_DISPATCH(name, ...)                                             \
-  (::trtspec::active_isa() >= ::trtspec::Isa::avx512                            \
-       ? ::trtspec::avx512::name(__VA_ARGS__)                                   \
-       : ::trtspec::active_isa() >= ::trtspec::Isa::avx2 ? ::trtspec::avx2::name(__VA_ARGS__) \
-                                                         : ::trtspec::generic::name(__VA_ARGS__))
+#define TRTSPEC_DISPATCH(name, ...)                                                         \
+  (::trtspec::active_isa() >= ::trtspec::Isa::avx512 ? ::trtspec::avx512::name(__VA_ARGS__) \
+   : ::trtspec::active_isa() >= ::trtspec::Isa::avx2 ? ::trtspec::avx2::name(__VA_ARGS__)   \
+                                                     : ::trtspec::generic::name(__VA_ARGS__))
 #else
 #define TRTSPEC_DECLARE_KERNEL(result, name, parameters) \
   namespace generic {                                    \

@@ -20,7 +20,7 @@ TRTSPEC_INLINE float* store_pairs(VU pairs, bf16, float* to) {
 // Of 8 bits, which a bfloat16 has exactly: the upper halves of floats.
 TRTSPEC_INLINE float* store_pairs(VU four, std::int8_t, float* to) {
   const auto element = [&](int i) {
-    return (VU)__builtin_convertvector((VI)(four << (24 - 8 * i)) >> 24, VF);
+    return (VU) __builtin_convertvector((VI)(four << (24 - 8 * i)) >> 24, VF);
   };
   for (int pair = 0; pair < 2; ++pair, to += kKeyTile) {
     store(to, (VF)(element(2 * pair) >> 16 | (element(2 * pair + 1) & 0xffff0000u)));

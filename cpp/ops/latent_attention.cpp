@@ -13,8 +13,8 @@ namespace trtspec {
 namespace {
 
 constexpr const char* kOp = "latent_tree_attention";
-constexpr double kGrain = 1 << 18;            // multiply-adds that are worth a thread
-constexpr std::int64_t kLeastHeads = 6;       // of a unit that shares its row with another thread
+constexpr double kGrain = 1 << 18;       // multiply-adds that are worth a thread
+constexpr std::int64_t kLeastHeads = 6;  // of a unit that shares its row with another thread
 
 void write_caches(const LatentAttentionParams& p) {
   if (p.latent_scale != nullptr) {
@@ -59,8 +59,8 @@ void plan_request(const LatentAttentionParams& p, std::int64_t b, std::int64_t u
                   double(std::max<std::int64_t>(least, 0) + (to - from));
     for (std::int64_t part = 0; part < parts; ++part) {
       const std::int64_t head = p.heads * part / parts;
-      const LatentUnit unit{b,    first + from, to - from,
-                            head, p.heads * (part + 1) / parts - head, shared};
+      const LatentUnit unit{
+          b, first + from, to - from, head, p.heads * (part + 1) / parts - head, shared};
       plan->most_heads = std::max(plan->most_heads, unit.rows * unit.heads);
       plan->units.push_back(unit);
     }
@@ -71,7 +71,9 @@ Plan make_plan(const LatentAttentionParams& p) {
   Plan plan;
   const std::int64_t threads = max_threads();
   const std::int64_t rows = (p.rows.rows + p.rows.requests - 1) / p.rows.requests;
-  const auto units = [&](std::int64_t each) { return p.rows.requests * ((rows + each - 1) / each); };
+  const auto units = [&](std::int64_t each) {
+    return p.rows.requests * ((rows + each - 1) / each);
+  };
   // Every thread should find a unit: fewer rows in each, then fewer heads, which reads more often.
   std::int64_t unit_rows = std::max<std::int64_t>(1, kLatentHeads / p.heads);
   while (unit_rows > 1 && units(unit_rows) < threads) unit_rows /= 2;

@@ -29,8 +29,8 @@ struct LatentPairs {
   }
 
   static void multiply(std::int64_t heads, std::int64_t columns, std::int64_t depth, float scale,
-                       const float* queries, std::int64_t stride, const float* keys,
-                       float* scores, RowsAhead& ahead) {
+                       const float* queries, std::int64_t stride, const float* keys, float* scores,
+                       RowsAhead& ahead) {
     switch (columns / kLanes) {
       case 1: multiply<1>(heads, depth, queries, stride, keys, scores, ahead); break;
       case 2: multiply<2>(heads, depth, queries, stride, keys, scores, ahead); break;

@@ -29,16 +29,16 @@ struct LatentFloats {
   }
 
   // kLanes tokens, of which those at null are zeros; their elements come behind `at` others.
-  static void load_keys(const Cached* const* tokens, std::int64_t dim, std::int64_t at,
-                        float* keys, RowsAhead& ahead) {
+  static void load_keys(const Cached* const* tokens, std::int64_t dim, std::int64_t at, float* keys,
+                        RowsAhead& ahead) {
     transpose_rows(tokens, dim, keys + at * kLatentTile, kLatentTile, ahead);
   }
 
   static void multiply(std::int64_t heads, std::int64_t columns, std::int64_t depth, float,
-                       const float* queries, std::int64_t stride, const float* keys,
-                       float* scores, RowsAhead& ahead) {
-    gemm_block(heads, columns, depth, queries, stride, keys, kLatentTile, scores, kLatentTile,
-               true, ahead);
+                       const float* queries, std::int64_t stride, const float* keys, float* scores,
+                       RowsAhead& ahead) {
+    gemm_block(heads, columns, depth, queries, stride, keys, kLatentTile, scores, kLatentTile, true,
+               ahead);
   }
 };
 

@@ -104,9 +104,8 @@ void linear_quantised(const LinearQuantisedParams& params) {
 #if defined(TRTSPEC_HAS_BF16_PRODUCTS)
     // Whole numbers have the same sums in every order, so the rows may choose.
     if (product.input_bits == 8 && linear.rows >= amx::kTileCodeRows && active_isa() >= Isa::amx) {
-      return with_code_inputs(product, 1, [&](const CodeInputs& inputs) {
-        amx::linear_codes_amx(product, inputs);
-      });
+      return with_code_inputs(
+          product, 1, [&](const CodeInputs& inputs) { amx::linear_codes_amx(product, inputs); });
     }
 #endif
     with_code_inputs(product, code_rows(active_isa()), [&](const CodeInputs& inputs) {

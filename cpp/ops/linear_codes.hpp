@@ -8,8 +8,9 @@
 
 namespace trtspec::TRTSPEC_ISA_NS {
 
-constexpr int kCodeLine = 64;             // bytes of a block of inputs, of all outputs of a panel
-constexpr std::int64_t kCodeChunk = 96;   // rows of a task, at most: their codes stay in the second cache
+constexpr int kCodeLine = 64;  // bytes of a block of inputs, of all outputs of a panel
+constexpr std::int64_t kCodeChunk =
+    96;  // rows of a task, at most: their codes stay in the second cache
 constexpr std::int64_t kCodesAhead = 8192;  // bytes between what is multiplied and prefetched
 #if defined(__AVX512F__)
 constexpr int kCodeRows = code_rows(Isa::avx512);
@@ -82,21 +83,18 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
     };
     constexpr std::int64_t kMost = Kind::kMostLines;
     std::int64_t lines = kMost > 0 && count > kMost ? kMost : count;
-    each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
-      part[r][v] = Kind::begin(inputs, of_rows + r);
-    });
+    each([&](int r, int v)
+             TRTSPEC_INLINE_LAMBDA { part[r][v] = Kind::begin(inputs, of_rows + r); });
     add_lines(lines);
-    each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
-      total[r][v] = Kind::total(part[r][v], inputs, of_rows + r);
-    });
+    each([&](int r, int v)
+             TRTSPEC_INLINE_LAMBDA { total[r][v] = Kind::total(part[r][v], inputs, of_rows + r); });
     if constexpr (kMost > 0) {
       for (std::int64_t rest = count - lines; rest > 0; rest -= lines) {
         lines = rest > kMost ? kMost : rest;
         each([&](int r, int v) TRTSPEC_INLINE_LAMBDA { part[r][v] = typename Kind::Part{}; });
         add_lines(lines);
-        each([&](int r, int v) TRTSPEC_INLINE_LAMBDA {
-          total[r][v] = Kind::plus(total[r][v], part[r][v]);
-        });
+        each([&](int r, int v)
+                 TRTSPEC_INLINE_LAMBDA { total[r][v] = Kind::plus(total[r][v], part[r][v]); });
       }
     }
 #pragma GCC unroll 4
@@ -109,9 +107,8 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
         sum[r][v] = fma(Kind::finish(total[r][v]), factor, sum[r][v]);
       }
       if (params.zeros != nullptr || params.offsets != nullptr) {
-        const VF offset = params.zeros != nullptr
-                              ? -load(params.zeros + of_outputs) * scale
-                              : load_scales(params, params.offsets, of_outputs);
+        const VF offset = params.zeros != nullptr ? -load(params.zeros + of_outputs) * scale
+                                                  : load_scales(params, params.offsets, of_outputs);
 #pragma GCC unroll 12
         for (int r = 0; r < Rows; ++r) {
           sum[r][v] = fma(offset, splat(inputs.sums[of_rows + r]), sum[r][v]);
@@ -131,8 +128,8 @@ __attribute__((noinline)) void multiply_codes(const LinearQuantisedParams& param
 
 template <class Codes, template <class> class Inputs, int Rows = 1>
 TRTSPEC_INLINE void multiply_rows(std::int64_t rows, const LinearQuantisedParams& params,
-                                  const CodeInputs& inputs, std::int64_t panel,
-                                  std::int64_t first, const LinesAhead& ahead, float* sums) {
+                                  const CodeInputs& inputs, std::int64_t panel, std::int64_t first,
+                                  const LinesAhead& ahead, float* sums) {
   if (rows == Rows) {
     return multiply_codes<Codes, Inputs, Rows>(params, inputs, panel, first, ahead, sums);
   }
@@ -145,8 +142,7 @@ TRTSPEC_INLINE void multiply_rows(std::int64_t rows, const LinearQuantisedParams
 template <class Codes, template <class> class Inputs>
 __attribute__((noinline)) void multiply_panel(const LinearQuantisedParams& params,
                                               const CodeInputs& inputs, std::int64_t panel,
-                                              std::int64_t first, std::int64_t end,
-                                              float* sums) {
+                                              std::int64_t first, std::int64_t end, float* sums) {
   constexpr std::int64_t kBlock = 32 / Codes::kBits;
   const std::int64_t bytes = (params.linear.in_features + kBlock - 1) / kBlock * kCodeLine;
   const char* w = static_cast<const char*>(params.linear.packed) + panel * bytes;
@@ -211,17 +207,17 @@ void run_code_panels(const LinearQuantisedParams& params, const CodeInputs& inpu
 
 template <template <class> class Inputs>
 void run_codes(const LinearQuantisedParams& params, const CodeInputs& inputs) {
-  run_code_panels(params, inputs, [&](std::int64_t panel, std::int64_t first, std::int64_t end,
-                                      float* sums) {
-    const auto multiply = [&](const auto& codes) {
-      using Codes = std::remove_cvref_t<decltype(codes)>;
-      multiply_panel<Codes, Inputs>(params, inputs, panel, first, end, sums);
-    };
-    if constexpr (Inputs<Nibbles>::kOfFloats) {
-      if (params.e4m3) return multiply(SmallFloats(params));
-    }
-    with_codes(params, multiply);
-  });
+  run_code_panels(params, inputs,
+                  [&](std::int64_t panel, std::int64_t first, std::int64_t end, float* sums) {
+                    const auto multiply = [&](const auto& codes) {
+                      using Codes = std::remove_cvref_t<decltype(codes)>;
+                      multiply_panel<Codes, Inputs>(params, inputs, panel, first, end, sums);
+                    };
+                    if constexpr (Inputs<Nibbles>::kOfFloats) {
+                      if (params.e4m3) return multiply(SmallFloats(params));
+                    }
+                    with_codes(params, multiply);
+                  });
 }
 
 // Of inputs that were rounded.

@@ -106,7 +106,7 @@ void add_group(const LinearQuantisedParams& params, const CodeInputs& inputs, st
   if (params.offsets != nullptr) offset = load_scales(params, params.offsets, index);
   const bool has_offset = params.zeros != nullptr || params.offsets != nullptr;
   for (std::int64_t r = 0; r < rows; ++r, of_row += inputs.groups) {
-    const VI part = (VI)*reinterpret_cast<const VUc*>(parts + r * kCodeOutputs);
+    const VI part = (VI) * reinterpret_cast<const VUc*>(parts + r * kCodeOutputs);
     const VF whole = __builtin_convertvector(part + inputs.centres[of_row], VF);
     VF sum = fma(whole, scale * inputs.scales[of_row], load(sums + r * kCodeOutputs));
     if (has_offset) sum = fma(offset, splat(inputs.sums[of_row]), sum);
@@ -150,12 +150,12 @@ __attribute__((noinline)) void multiply_tile_panel(const Codes& kind,
 }  // namespace
 
 void linear_codes_amx(const LinearQuantisedParams& params, const CodeInputs& inputs) {
-  run_code_panels(params, inputs, [&](std::int64_t panel, std::int64_t first, std::int64_t end,
-                                      float* sums) {
-    with_codes(params, [&](const auto& kind) {
-      multiply_tile_panel(kind, params, inputs, panel, first, end - first, sums);
-    });
-  });
+  run_code_panels(params, inputs,
+                  [&](std::int64_t panel, std::int64_t first, std::int64_t end, float* sums) {
+                    with_codes(params, [&](const auto& kind) {
+                      multiply_tile_panel(kind, params, inputs, panel, first, end - first, sums);
+                    });
+                  });
 }
 
 }  // namespace trtspec::TRTSPEC_ISA_NS

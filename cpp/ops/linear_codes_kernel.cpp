@@ -4,11 +4,11 @@
 namespace trtspec::TRTSPEC_ISA_NS {
 namespace {
 
-constexpr double kInputGrain = 1 << 15;   // elements worth a thread: some microseconds
+constexpr double kInputGrain = 1 << 15;  // elements worth a thread: some microseconds
 template <class Code>
 constexpr float kLargest = sizeof(Code) == 1 ? 127 : 32767;
-constexpr float kSmallest = 1e-30f;       // a group of inputs below is zero
-constexpr float kWhole = 12582912.0f;     // added to a small float, leaves its nearest whole number
+constexpr float kSmallest = 1e-30f;    // a group of inputs below is zero
+constexpr float kWhole = 12582912.0f;  // added to a small float, leaves its nearest whole number
 typedef std::int8_t VB __attribute__((vector_size(kLanes)));
 typedef std::int8_t VBu __attribute__((vector_size(kLanes), aligned(1), may_alias));
 
@@ -116,8 +116,7 @@ TRTSPEC_INLINE void keep_group(const CodeInputs& inputs, std::int64_t index, std
 // whose values stay in registers; 0: any number up to 128.
 template <int Size, class Value, class Code>
 TRTSPEC_INLINE void round_group(const Value* x, std::int64_t count, std::int32_t centre,
-                                const CodeInputs& inputs, std::int64_t index,
-                                Code* codes) {
+                                const CodeInputs& inputs, std::int64_t index, Code* codes) {
   constexpr int kMost = (Size > 0 ? Size : 128) / kLanes;
   const int vectors = Size > 0 ? kMost : int((count + kLanes - 1) / kLanes);
   VF values[kMost];

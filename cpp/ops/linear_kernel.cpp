@@ -69,13 +69,11 @@ void linear_convert_kernel(const LinearParams& params, float* x, std::int64_t x_
 
 void linear_kernel(const LinearParams& params, const float* x, std::int64_t x_stride) {
   switch (params.dtype) {
-    case DType::f32:
-      return run<float>(params, x, x_stride);
+    case DType::f32: return run<float>(params, x, x_stride);
     case DType::bf16:
       if (!in_pairs(params.dtype, params.in_features)) return run<bf16>(params, x, x_stride);
       return run<bf16, bf16_pair>(params, x, x_stride);
-    case DType::f16:
-      return run<f16>(params, x, x_stride);
+    case DType::f16: return run<f16>(params, x, x_stride);
   }
 }
 

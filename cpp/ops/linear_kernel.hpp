@@ -64,7 +64,7 @@ void linear_codes_vnni(const LinearQuantisedParams& params, const CodeInputs& in
 namespace avx512_bf16 {
 void linear_dot(const LinearParams& params);
 void linear_codes_dot(const LinearQuantisedParams& params, const CodeInputs& inputs);
-}
+}  // namespace avx512_bf16
 
 // The same by its products of tiles, for input features in multiples of 32. params.x is in blocks,
 // [in_features / 32, rows, 32]: rows that lie a power of two apart would displace each other from
@@ -74,6 +74,6 @@ constexpr std::int64_t kInputBlock = 32;
 constexpr std::int64_t kTileCodeRows = 5;  // from which on tiles multiply codes faster than vectors
 void linear_amx(const LinearParams& params);
 void linear_codes_amx(const LinearQuantisedParams& params, const CodeInputs& inputs);
-}
+}  // namespace amx
 
 }  // namespace trtspec

@@ -73,12 +73,9 @@ inline void run_panels(const LinearParams& params, const Multiply& multiply) {
 template <class Weight, class Multiply>
 inline void run_panels(const LinearParams& params, const Multiply& multiply) {
   switch (params.out_dtype) {
-    case DType::f32:
-      return run_panels<Weight, float>(params, multiply);
-    case DType::bf16:
-      return run_panels<Weight, bf16>(params, multiply);
-    case DType::f16:
-      return run_panels<Weight, f16>(params, multiply);
+    case DType::f32: return run_panels<Weight, float>(params, multiply);
+    case DType::bf16: return run_panels<Weight, bf16>(params, multiply);
+    case DType::f16: return run_panels<Weight, f16>(params, multiply);
   }
 }
 
@@ -96,8 +93,8 @@ inline void run_bf16_panels(const LinearParams& params, const Multiply& multiply
 // What a thread reads once it has multiplied the first `end` inputs of a panel, whose weights take
 // `row_bytes` each: its next ones, or the first ones of the next panel.
 TRTSPEC_INLINE const char* weights_behind(const void* packed, std::int64_t row_bytes,
-                                          std::int64_t depth, std::int64_t panel,
-                                          std::int64_t next, std::int64_t end) {
+                                          std::int64_t depth, std::int64_t panel, std::int64_t next,
+                                          std::int64_t end) {
   const std::int64_t input = end < depth ? panel * depth + end : next * depth;
   return static_cast<const char*>(packed) + input * row_bytes;
 }

@@ -93,12 +93,9 @@ void run(const LinearParams& params, Value* out, std::int64_t block) {
 
 void linear_prologue_kernel(const LinearParams& params, void* out, std::int64_t block) {
   switch (params.dtype) {
-    case DType::f32:
-      return run(params, static_cast<float*>(out), block);
-    case DType::bf16:
-      return run(params, static_cast<bf16*>(out), block);
-    case DType::f16:
-      return run(params, static_cast<f16*>(out), block);
+    case DType::f32: return run(params, static_cast<float*>(out), block);
+    case DType::bf16: return run(params, static_cast<bf16*>(out), block);
+    case DType::f16: return run(params, static_cast<f16*>(out), block);
   }
 }
 

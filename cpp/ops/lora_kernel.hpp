@@ -29,9 +29,9 @@ struct LoraTasks {
   const LoraOutputs* outputs;  // [num_outputs]
   std::int64_t num_outputs;
   const std::int64_t* places;  // of the gathered rows in x
-  const float* x;  // the gathered rows of f(x), x_stride elements apart
+  const float* x;              // the gathered rows of f(x), x_stride elements apart
   std::int64_t x_stride;
-  float* inner;  // of f(x) A, inner_stride elements apart
+  float* inner;               // of f(x) A, inner_stride elements apart
   std::int64_t inner_stride;  // parts * rank in whole kLoraInner
 };
 

@@ -59,10 +59,8 @@ void multiply(const ExpertLayers& layers, std::int64_t expert, const void* x, st
   layer.zeros = behind(layer.zeros, expert * layers.zero_bytes);
   layer.table = behind(layer.table, expert * layers.table_bytes);
   switch (layers.kind) {
-    case ExpertLayers::Kind::plain:
-      return linear(layer.linear);
-    case ExpertLayers::Kind::codes:
-      return linear_quantised(layer);
+    case ExpertLayers::Kind::plain: return linear(layer.linear);
+    case ExpertLayers::Kind::codes: return linear_quantised(layer);
   }
 }
 

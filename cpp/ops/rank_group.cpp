@@ -142,18 +142,17 @@ void RankGroup::all_reduce(const void* x, void* out, std::int64_t count, DType d
   auto* to = static_cast<char*>(out);
   for (std::int64_t begin = 0; begin < count; begin += kPlaceBytes / size) {
     const std::int64_t piece = std::min(kPlaceBytes / size, count - begin);
-    exchange(
-        [&](char* own) { std::memcpy(own, from + begin * size, std::size_t(piece * size)); },
-        [&](std::uint32_t parity) {
-          for (std::int64_t i = 0; i < piece; i += kAtOnce) {
-            float sums[kAtOnce];
-            const std::int64_t part = std::min(kAtOnce, piece - i);
-            for (int rank = 0; rank < ranks_; ++rank) {
-              add_all(place(rank, parity) + i * size, sums, part, rank == 0);
-            }
-            round_all(sums, to + (begin + i) * size, part);
-          }
-        });
+    exchange([&](char* own) { std::memcpy(own, from + begin * size, std::size_t(piece * size)); },
+             [&](std::uint32_t parity) {
+               for (std::int64_t i = 0; i < piece; i += kAtOnce) {
+                 float sums[kAtOnce];
+                 const std::int64_t part = std::min(kAtOnce, piece - i);
+                 for (int rank = 0; rank < ranks_; ++rank) {
+                   add_all(place(rank, parity) + i * size, sums, part, rank == 0);
+                 }
+                 round_all(sums, to + (begin + i) * size, part);
+               }
+             });
   }
 }
 

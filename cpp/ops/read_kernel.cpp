@@ -4,7 +4,7 @@ namespace trtspec::TRTSPEC_ISA_NS {
 
 namespace {
 
-constexpr int kLanes = 16;      // two cache lines
+constexpr int kLanes = 16;       // two cache lines
 constexpr int kAhead = 1 << 10;  // words: a processor's own prefetching stops at a page's end
 
 }  // namespace

@@ -29,12 +29,9 @@ std::int64_t sample_row(const float* logits, std::int64_t vocab, const SamplingR
                         std::int64_t r, int threads, SamplingScratch& scratch) {
   SamplingRow row;
   switch (prepare_row(logits, vocab, params, r, threads, scratch, row)) {
-    case RowKind::invalid:
-      return -1;
-    case RowKind::greedy:
-      return first_highest(row, scratch.maxima);
-    case RowKind::random:
-      break;
+    case RowKind::invalid: return -1;
+    case RowKind::greedy: return first_highest(row, scratch.maxima);
+    case RowKind::random: break;
   }
   std::vector<TokenScore> best(static_cast<std::size_t>(threads), TokenScore{0.0, -1});
   const std::int64_t blocks = block_count(vocab);

@@ -76,8 +76,7 @@ struct TokenScore {
 
 [[gnu::always_inline]] constexpr bool survives(const SamplingRow& row, std::int64_t column) {
   const float logit = row.logits[column];
-  const bool in_cut =
-      logit > row.cut.logit || (logit == row.cut.logit && column <= row.cut.column);
+  const bool in_cut = logit > row.cut.logit || (logit == row.cut.logit && column <= row.cut.column);
   if (!in_cut) return false;
   return row.min_p <= 0.0 || token_weight(row, logit) >= row.min_p;
 }

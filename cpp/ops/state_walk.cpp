@@ -30,7 +30,8 @@ std::int64_t parent_of(const StateWalk& walk, std::int64_t request, std::int64_t
   const std::int64_t first = walk.query_start[request];
   const std::int64_t place = row - first;
   if (!walk.is_tree[request]) return place == 0 ? -1 : row - 1;
-  const std::int64_t found = last_before(walk.tree_mask + row * walk.mask_words, walk.mask_words, place);
+  const std::int64_t found =
+      last_before(walk.tree_mask + row * walk.mask_words, walk.mask_words, place);
   return found < 0 ? -1 : first + found;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kAheadBytes = std::int64_t{16} << 20;  // a part of a third-level cache
 constexpr std::size_t kAheadPieces = 8;                       // weights that these may be of
-constexpr std::int64_t kSliceBytes = 2048;                   // fetched between looks for a task
+constexpr std::int64_t kSliceBytes = 2048;                    // fetched between looks for a task
 constexpr std::int64_t kLineBytes = 64;
 constexpr auto kSpin = std::chrono::milliseconds(1);
 constexpr int kLooks = 64;  // for a task between looks at the clock
@@ -227,7 +227,7 @@ class Team {
   const void* body_ = nullptr;
   std::atomic<bool> ending_{false};
   std::atomic<int> asleep_{0};
-  std::vector<Share> shares_;  // of every thread
+  std::vector<Share> shares_;                                 // of every thread
   alignas(kLineBytes) std::atomic<std::uint32_t> region_{0};  // rises once tasks are given out
   alignas(kLineBytes) std::atomic<std::int64_t> done_{0};
 };

@@ -51,7 +51,8 @@ class Tiles {
     rows_ = rows;
     const std::int64_t first = rows < kTileRows ? rows : kTileRows;
     const std::int64_t other = rows > first ? rows - first : 1;  // none: not in use
-    const std::int64_t rows_of[8] = {first, first, other, other, first, other, kTileRows, kTileRows};
+    const std::int64_t rows_of[8] = {first, first, other,     other,
+                                     first, other, kTileRows, kTileRows};
     alignas(64) TileConfig config;
     for (int tile = 0; tile < 8; ++tile) {
       config.row_bytes[tile] = 64;
@@ -150,8 +151,7 @@ TRTSPEC_INLINE void multiply_half(std::int64_t depth, const TileInputs& inputs, 
 // inputs, evenly.
 template <class Step>
 TRTSPEC_INLINE void multiply_tiles(std::int64_t rows, std::int64_t depth, const TileInputs& inputs,
-                                   const bf16* weights, float* sums, bool fresh,
-                                   const Step& step) {
+                                   const bf16* weights, float* sums, bool fresh, const Step& step) {
   for (std::int64_t c = 0; c < kPanel; c += 2 * kTileOutputs) {
     if (rows > kTileRows) {
       multiply_half<true>(depth, inputs, weights + 2 * c, sums + c, fresh, step);

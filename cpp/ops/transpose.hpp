@@ -34,7 +34,8 @@ TRTSPEC_INLINE void load_square(const Value* const* rows, std::int64_t d, VU* sq
   // a vector to the other behind them: 16 shuffles in place of 48.
   static constexpr std::uint32_t kZeros[kLanes] = {};
   const auto halves_of = [&](int row) {
-    const void* const from = rows[row] == nullptr ? static_cast<const void*>(kZeros) : rows[row] + d;
+    const void* const from =
+        rows[row] == nullptr ? static_cast<const void*>(kZeros) : rows[row] + d;
     return static_cast<const __m128i*>(from);
   };
   __m256i half[2][4];

@@ -10,7 +10,8 @@ BeamStates::BeamStates(std::span<const std::int32_t> slots, std::int64_t num_slo
 
 BeamStates::Pass BeamStates::next(const BeamRows& beam) {
   constexpr std::int32_t kNone = -1;
-  Pass pass{.slots = std::vector<std::int32_t>(beam.rows_above.size(), kNone), .from = {}, .to = {}};
+  Pass pass{
+      .slots = std::vector<std::int32_t>(beam.rows_above.size(), kNone), .from = {}, .to = {}};
   std::vector<bool> goes_on(last_.size(), is_root_);
   for (std::size_t row = 0; row < pass.slots.size(); ++row) {
     const auto above = static_cast<std::size_t>(beam.rows_above[row]);

@@ -174,8 +174,7 @@ DraftBatch DraftBatch::merge(std::span<const DraftBatch* const> batches,
       mapped.clear();
       for (std::size_t i = 0; i < tree.tokens.size(); ++i) {
         const std::int32_t parent = tree.parents[i];
-        const Edge edge{parent < 0 ? -1 : mapped[static_cast<std::size_t>(parent)],
-                        tree.tokens[i]};
+        const Edge edge{parent < 0 ? -1 : mapped[static_cast<std::size_t>(parent)], tree.tokens[i]};
         const auto next = static_cast<std::int32_t>(merged.tokens_.size() - first);
         const auto [found, is_new] = node_at.try_emplace(edge, next);
         if (is_new) {
@@ -231,9 +230,11 @@ DraftBatch DraftBatch::calibrated(std::span<const float> gains, std::int32_t num
     const std::vector<std::int32_t> cells = (*this)[request].cells(num_depths, num_levels);
     for (std::size_t i = 0; i < cells.size(); ++i) {
       const std::int32_t parent = parents_[first + i];
-      const float above = parent < 0 ? 0.0F : made.scores_[first + static_cast<std::size_t>(parent)];
-      made.scores_[first + i] = gains[static_cast<std::size_t>(cells[i])] *
-                                    static_cast<float>(exponents[request]) + above;
+      const float above =
+          parent < 0 ? 0.0F : made.scores_[first + static_cast<std::size_t>(parent)];
+      made.scores_[first + i] =
+          gains[static_cast<std::size_t>(cells[i])] * static_cast<float>(exponents[request]) +
+          above;
     }
   }
   return made;

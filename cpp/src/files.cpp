@@ -52,7 +52,7 @@ void check_writable(const std::string& path) {
 MappedFile::MappedFile(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) fail(path, "read");
-  struct stat facts {};
+  struct stat facts{};
   bool mapped = ::fstat(file, &facts) == 0;
   if (mapped && !S_ISREG(facts.st_mode)) {
     errno = S_ISDIR(facts.st_mode) ? EISDIR : EINVAL;

@@ -95,9 +95,8 @@ std::optional<std::int64_t> read_number(const std::string& path) {
 // Bytes that the kernel would give back before it refuses any: files, and its own caches.
 std::int64_t reclaimable(const Hierarchy& hierarchy, const std::string& folder) {
   const std::vector<std::string> names =
-      hierarchy.is_v2
-          ? std::vector<std::string>{"inactive_file", "active_file", "slab_reclaimable"}
-          : std::vector<std::string>{"total_inactive_file", "total_active_file"};
+      hierarchy.is_v2 ? std::vector<std::string>{"inactive_file", "active_file", "slab_reclaimable"}
+                      : std::vector<std::string>{"total_inactive_file", "total_active_file"};
   std::ifstream file(folder + "/memory.stat");
   std::int64_t bytes = 0, total = 0;
   for (std::string name; file >> name >> bytes;) {

@@ -27,8 +27,7 @@ void KVCacheManager::check_invariants() const {
     const std::int64_t num_full = sequence.committed / m.block_size;
     require_of(sequence.committed >= 0 && sequence.committed <= held * m.block_size, request,
                "committed rows that are not reserved");
-    require_of(sequence.num_offered <= num_full, request,
-               "has a prefix that is not committed");
+    require_of(sequence.num_offered <= num_full, request, "has a prefix that is not committed");
     if (sequence.state != kNoSlot) slots.push_back(sequence.state);
     for (const Snapshot& snapshot : sequence.kept) slots.push_back(snapshot.slot);
     const bool may_lack = sequence.committed <= sequence.num_offered * m.block_size;  // it begins

@@ -101,8 +101,7 @@ struct KVCacheManager::Impl {
   std::vector<std::int32_t> find(Tokens tokens, std::int64_t adapter) const {
     std::vector<std::int32_t> found;
     if (!enable_reuse || table.size() == 0) return found;
-    const std::int64_t longest =
-        std::int64_t(tokens.size()) - std::max<std::int64_t>(lookahead, 1);
+    const std::int64_t longest = std::int64_t(tokens.size()) - std::max<std::int64_t>(lookahead, 1);
     std::int64_t prefix = kv_reuse::root_of(adapter);
     for (std::int64_t begin = 0; begin + block_size <= longest; begin += block_size) {
       const std::int32_t block = table.find(prefix, key_at(tokens, begin));
@@ -122,8 +121,8 @@ struct KVCacheManager::Impl {
     CachedSequence found{.prefix = kv_reuse::root_of(adapter)};
     found.absent = end;
     if (!enable_reuse || end == 0 || states.keeps_states()) return found;
-    const std::int64_t last =
-        std::min(end, std::int64_t(tokens.size()) - lookahead) - block_size;  // that a block begins at
+    const std::int64_t last = std::min(end, std::int64_t(tokens.size()) - lookahead) -
+                              block_size;  // that a block begins at
     std::int64_t position = 0;
     Gap gap(found.prefix);
     for (std::int64_t begin = 0; begin <= last;) {
@@ -177,9 +176,8 @@ struct KVCacheManager::Impl {
   // Offers blocks num_offered .. num_full - 1 of a sequence; tokens[0] is that of its row `first`.
   void publish(CachedSequence& sequence, Tokens tokens, std::int64_t first, std::int64_t num_full) {
     for (std::int64_t& i = sequence.num_offered; i < num_full; ++i) {
-      const std::int32_t block =
-          table.find_or_add(sequence.prefix, key_at(tokens, i * block_size - first),
-                            sequence.blocks[std::size_t(i)]);
+      const std::int32_t block = table.find_or_add(
+          sequence.prefix, key_at(tokens, i * block_size - first), sequence.blocks[std::size_t(i)]);
       sequence.prefix = table.prefix(block);
       if (!sequence.kept.empty() && sequence.kept.back().rows == (i + 1) * block_size) {
         states.publish(block, sequence.kept.back().slot);

@@ -16,7 +16,9 @@ constexpr std::int64_t kNoPrefix = 0;
 
 // The identity of the empty prefix of texts that are read by an adapter: apart from those of blocks,
 // which are positive, as good as never that of a gap, and not -1, from which no hash can begin.
-inline std::int64_t root_of(std::int64_t adapter) { return adapter == 0 ? kNoPrefix : -1 - adapter; }
+inline std::int64_t root_of(std::int64_t adapter) {
+  return adapter == 0 ? kNoPrefix : -1 - adapter;
+}
 
 // A step of the hash of tokens.
 inline std::uint64_t mixed(std::uint64_t hash, std::int64_t token) {
@@ -144,7 +146,7 @@ class ReuseTable {
     std::uint64_t hash = 0;
     std::int64_t before = kNoPrefix;  // identity of the prefix before the block
     std::int64_t prefix = kNoPrefix;  // and of the one it ends; kNoPrefix: not in the table
-    std::int32_t next = kNoBlock;        // block in the same chain
+    std::int32_t next = kNoBlock;     // block in the same chain
   };
 
   const std::int64_t* key(std::int32_t block) const {

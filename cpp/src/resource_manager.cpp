@@ -113,7 +113,8 @@ void ResourceManager::check_invariants() const {
           return a.first == b.first && a.second + draft(i).absent(a.first) <= b.second;
         });
     if (!agree) {
-      throw std::logic_error("the caches hold different requests, or a draft is ahead of the target");
+      throw std::logic_error(
+          "the caches hold different requests, or a draft is ahead of the target");
     }
   }
 }

@@ -70,9 +70,7 @@ void Scheduler::check_fits(const Sequence& sequence) const {
   if (least >= 0) return;
   const KVCache& cache = resources_.cache(worst);
   const std::int64_t extra = extra_of(worst), held = held_by(worst);
-  const std::string name = worst == 0   ? "target"
-                           : worst == 1 ? "draft"
-                                        : text("draft ", worst);
+  const std::string name = worst == 0 ? "target" : worst == 1 ? "draft" : text("draft ", worst);
   const std::string at_once = held == total + extra ? "" : text(", ", held, " of them at once");
   throw Error(text(parts, " + ", extra, worst == 0 ? " draft nodes" : " draft slots", " = ",
                    total + extra, " tokens", at_once, ", but the ", name, " KV cache holds ",
@@ -256,8 +254,8 @@ void Scheduler::add_states(StepPlan& plan) {
     const std::int64_t id = item.sequence->id;
     const bool begins = item.sequence->in_flight.launches == 0;
     const std::int64_t depth = std::min(item.max_nodes, drafts_.max_depth);
-    const std::int64_t most = item.is_generation ? most_tokens(*item.sequence) + depth
-                                                 : item.start + item.num_rows;
+    const std::int64_t most =
+        item.is_generation ? most_tokens(*item.sequence) + depth : item.start + item.num_rows;
     plan.states.push_back({.slot = target.state(id),
                            .source = begins ? target.source(id) : -1,
                            .snapshot = resources_.keep_target(*item.sequence, item.start, most)});
@@ -274,8 +272,7 @@ void Scheduler::preempt_latest() {
 
 std::int64_t Scheduler::most_tokens(const Sequence& sequence) const {
   // One that goes on has yet to emit its last.
-  return sequence.size() +
-         std::min(sequence.in_flight.most, sequence.remaining_tokens() - 1);
+  return sequence.size() + std::min(sequence.in_flight.most, sequence.remaining_tokens() - 1);
 }
 
 bool Scheduler::reserve_everywhere(const Sequence& sequence, std::int64_t num_tokens) {

@@ -18,9 +18,8 @@ namespace {
 SlotKVCacheManager::SlotKVCacheManager(std::int64_t num_slots, std::int64_t length)
     : num_slots_(num_slots), length_(length) {
   if (num_slots < 1 || length < 1) {
-    throw std::invalid_argument("a slot KV cache of " + std::to_string(num_slots) +
-                                " slots of " + std::to_string(length) +
-                                " rows; both must be at least 1");
+    throw std::invalid_argument("a slot KV cache of " + std::to_string(num_slots) + " slots of " +
+                                std::to_string(length) + " rows; both must be at least 1");
   }
   for (std::int64_t slot = 0; slot < num_slots; ++slot) {
     free_.insert(static_cast<std::int32_t>(slot));
@@ -76,13 +75,10 @@ bool SlotKVCacheManager::reserve(std::int64_t request, std::int64_t num_tokens) 
 }
 
 void SlotKVCacheManager::commit(std::int64_t request, std::span<const std::int64_t> tokens,
-                                std::int64_t first, std::int64_t num_committed,
-                                bool keep_surplus) {
+                                std::int64_t first, std::int64_t num_committed, bool keep_surplus) {
   Sequence& sequence = of(request);
-  const std::int64_t known =
-      first + static_cast<std::int64_t>(tokens.size()) - sequence.absent;
-  if (num_committed < sequence.committed ||
-      num_committed > std::min(sequence.reserved, known)) {
+  const std::int64_t known = first + static_cast<std::int64_t>(tokens.size()) - sequence.absent;
+  if (num_committed < sequence.committed || num_committed > std::min(sequence.reserved, known)) {
     refuse(request, "commits " + std::to_string(num_committed) + " rows of " +
                         std::to_string(known) + " tokens; it has " +
                         std::to_string(sequence.committed) + " and reserved " +

@@ -124,7 +124,7 @@ class StateSlots {
  private:
   std::int32_t first_snapshot_;
   bool keeps_states_;
-  std::int64_t apart_ = 0;                // rows between snapshots; 0: there are none
+  std::int64_t apart_ = 0;               // rows between snapshots; 0: there are none
   std::vector<std::int32_t> states_;     // free ones, a stack
   std::vector<std::int32_t> snapshots_;  // likewise
   OldestFirst idle_;  // published ones that nobody begins on, the first snapshot being 0

@@ -12,8 +12,7 @@ namespace {
 }
 }  // namespace
 
-SuffixCache::SuffixCache(std::int32_t max_depth, std::int64_t max_requests,
-                         std::int64_t max_tokens)
+SuffixCache::SuffixCache(std::int32_t max_depth, std::int64_t max_requests, std::int64_t max_tokens)
     : max_depth_(max_depth),
       max_requests_(max_requests),
       max_tokens_(max_tokens),
@@ -70,11 +69,10 @@ SuffixDraft SuffixCache::speculate(std::int64_t request, const SuffixOptions& op
   if (entries_.empty()) return local;
   const auto entry = entries_.find(request);
   // An entry that is still behind a response that is being repeated does not end the context.
-  const bool ends = entry != entries_.end() &&
-                    std::int64_t(global_.text(entry->second.sequence).size()) ==
-                        own.response_tokens;
-  SuffixDraft global =
-      global_.speculate(context, options, ends ? entry->second.sequence : -1);
+  const bool ends =
+      entry != entries_.end() &&
+      std::int64_t(global_.text(entry->second.sequence).size()) == own.response_tokens;
+  SuffixDraft global = global_.speculate(context, options, ends ? entry->second.sequence : -1);
   return local.score >= global.score ? local : global;
 }
 

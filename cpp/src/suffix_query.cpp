@@ -86,8 +86,7 @@ class SuffixTree::Impl::Matches {
 };
 
 SuffixDraft SuffixTree::Impl::speculate(std::span<const TokenId> context,
-                                        const SuffixOptions& options,
-                                        std::int32_t sequence) const {
+                                        const SuffixOptions& options, std::int32_t sequence) const {
   if (context.size() > std::size_t(max_depth)) context = context.last(std::size_t(max_depth));
   SuffixDraft best;
   if (context.size() < 2) return best;

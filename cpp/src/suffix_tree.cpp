@@ -87,8 +87,7 @@ void SuffixTree::Impl::make_tail(std::int32_t sequence, std::int32_t start, std:
 }
 
 // The lower end of `node` moves down the edge to its only child by one token.
-std::int32_t SuffixTree::Impl::slide(std::int32_t sequence, std::int32_t node,
-                                     std::int32_t child) {
+std::int32_t SuffixTree::Impl::slide(std::int32_t sequence, std::int32_t node, std::int32_t child) {
   const std::int32_t size = sequences[std::size_t(sequence)].size();
   if (nodes[node].wide) nodes.narrow(node);
   if (length(child) == 1) {
@@ -346,8 +345,8 @@ std::int64_t SuffixTree::num_tokens() const { return impl_->live_tokens; }
 std::int64_t SuffixTree::num_nodes() const { return impl_->nodes.num_used(); }
 
 std::size_t SuffixTree::memory_bytes() const {
-  std::size_t bytes = sizeof(Impl) + impl_->nodes.bytes() +
-                      impl_->sequences.capacity() * sizeof(SuffixSequence);
+  std::size_t bytes =
+      sizeof(Impl) + impl_->nodes.bytes() + impl_->sequences.capacity() * sizeof(SuffixSequence);
   for (const SuffixSequence& sequence : impl_->sequences) {
     bytes += sequence.tokens.bytes() + sequence.ring.bytes();
   }

@@ -16,7 +16,7 @@ struct SuffixSequence {
   suffix::Block<TokenId> tokens;
   suffix::Block<std::int32_t> ring;
   std::int32_t walkers = 0;
-  bool alive = true;   // false: removed, but nodes may still read their edges here
+  bool alive = true;  // false: removed, but nodes may still read their edges here
   bool open = false;
   bool spare = false;  // not a text: paths copied by compact()
 

@@ -8,8 +8,8 @@ TextEnd text_end(std::span<const std::int64_t> tokens, std::span<const std::int6
                  std::int64_t remaining) {
   const auto allowed = tokens.first(
       std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(remaining, 0))));
-  const auto end = std::find_first_of(allowed.begin(), allowed.end(), end_tokens.begin(),
-                                      end_tokens.end());
+  const auto end =
+      std::find_first_of(allowed.begin(), allowed.end(), end_tokens.begin(), end_tokens.end());
   if (end != allowed.end()) {
     return {static_cast<std::size_t>(end - allowed.begin()) + 1, FinishReason::stop};
   }

@@ -78,8 +78,9 @@ float TreeGrowth::worth(float gain) const {
 
 bool TreeGrowth::can_go_on() const {
   return depth_ < rule_.max_depth &&
-         std::any_of(growths_.begin(), growths_.end(),
-                     [](const Growth& growth) { return growth.best_chance() > kNone; });
+         std::any_of(
+             growths_.begin(), growths_.end(),
+             [](const Growth& growth) { return growth.best_chance() > kNone; });
 }
 
 std::int64_t TreeGrowth::next_rows() const {
@@ -95,8 +96,14 @@ bool TreeGrowth::pays(double seconds) const {
 }
 
 BeamRows TreeGrowth::next() {
-  BeamRows rows{.width = std::ssize(growths_.front().beam), .depth = depth_, .tokens = {},
-                .positions = {}, .slots = {}, .masks = {}, .rows_above = {}, .starts = {0},
+  BeamRows rows{.width = std::ssize(growths_.front().beam),
+                .depth = depth_,
+                .tokens = {},
+                .positions = {},
+                .slots = {},
+                .masks = {},
+                .rows_above = {},
+                .starts = {0},
                 .context_lens = {}};
   const std::int64_t branching = levels_.branching()[static_cast<std::size_t>(depth_ - 1)];
   std::int64_t first_above = 0;

@@ -33,8 +33,8 @@ std::int32_t TreeView::max_depth() const {
 
 void TreeView::write_mask(std::int64_t words, std::int64_t* out) const {
   if (words < mask_words()) {
-    refuse("a tree of " + std::to_string(size()) + " nodes needs " +
-           std::to_string(mask_words()) + " mask words a row, got " + std::to_string(words));
+    refuse("a tree of " + std::to_string(size()) + " nodes needs " + std::to_string(mask_words()) +
+           " mask words a row, got " + std::to_string(words));
   }
   const auto set = [](std::int64_t* row, std::int64_t bit) {
     row[bit / kBitsPerWord] |= std::int64_t(std::uint64_t(1) << (bit % kBitsPerWord));
@@ -71,7 +71,7 @@ std::int32_t TreeView::cell(std::int32_t depth, float gain, std::int32_t num_dep
 }
 
 TreeView::Outcomes TreeView::outcomes(std::span<const std::int64_t> text,
-                                       const TreeView* verified) const {
+                                      const TreeView* verified) const {
   Outcomes outcomes;
   std::int32_t at = -1, other = -1;  // where the text is: here, and in `verified`
   const auto child = [](const TreeView& tree, std::int32_t parent, std::int64_t token) {

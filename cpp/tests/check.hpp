@@ -16,46 +16,46 @@ inline int check_result() {
 
 // Torch's headers, where a test includes them, define this name too.
 #undef CHECK
-#define CHECK(condition)                                                       \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      ++failed_checks();                                                       \
-      std::printf("%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);    \
-    }                                                                          \
+#define CHECK(condition)                                                    \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      ++failed_checks();                                                    \
+      std::printf("%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+    }                                                                       \
   } while (0)
 
-#define CHECK_EQ(a, b)                                                         \
-  do {                                                                         \
-    const auto check_a = (a);                                                  \
-    const auto check_b = (b);                                                  \
-    if (!(check_a == check_b)) {                                               \
-      ++failed_checks();                                                       \
-      std::cout << __FILE__ << ":" << __LINE__ << ": " << #a << " is " << check_a \
-                << ", " << #b << " is " << check_b << std::endl;               \
-    }                                                                          \
+#define CHECK_EQ(a, b)                                                                          \
+  do {                                                                                          \
+    const auto check_a = (a);                                                                   \
+    const auto check_b = (b);                                                                   \
+    if (!(check_a == check_b)) {                                                                \
+      ++failed_checks();                                                                        \
+      std::cout << __FILE__ << ":" << __LINE__ << ": " << #a << " is " << check_a << ", " << #b \
+                << " is " << check_b << std::endl;                                              \
+    }                                                                                           \
   } while (0)
 
-#define CHECK_NEAR(a, b, tolerance)                                            \
-  do {                                                                         \
-    const double check_a = (a);                                                \
-    const double check_b = (b);                                                \
-    if (!(std::fabs(check_a - check_b) <= (tolerance))) {                      \
-      ++failed_checks();                                                       \
-      std::cout << __FILE__ << ":" << __LINE__ << ": " << #a << " is " << check_a \
-                << ", " << #b << " is " << check_b << std::endl;               \
-    }                                                                          \
+#define CHECK_NEAR(a, b, tolerance)                                                             \
+  do {                                                                                          \
+    const double check_a = (a);                                                                 \
+    const double check_b = (b);                                                                 \
+    if (!(std::fabs(check_a - check_b) <= (tolerance))) {                                       \
+      ++failed_checks();                                                                        \
+      std::cout << __FILE__ << ":" << __LINE__ << ": " << #a << " is " << check_a << ", " << #b \
+                << " is " << check_b << std::endl;                                              \
+    }                                                                                           \
   } while (0)
 
-#define CHECK_THROWS(statement)                                                \
-  do {                                                                         \
-    bool check_thrown = false;                                                 \
-    try {                                                                      \
-      statement;                                                               \
-    } catch (const std::exception&) {                                          \
-      check_thrown = true;                                                     \
-    }                                                                          \
-    if (!check_thrown) {                                                       \
-      ++failed_checks();                                                       \
+#define CHECK_THROWS(statement)                                                  \
+  do {                                                                           \
+    bool check_thrown = false;                                                   \
+    try {                                                                        \
+      statement;                                                                 \
+    } catch (const std::exception&) {                                            \
+      check_thrown = true;                                                       \
+    }                                                                            \
+    if (!check_thrown) {                                                         \
+      ++failed_checks();                                                         \
       std::printf("%s:%d: did not throw: %s\n", __FILE__, __LINE__, #statement); \
-    }                                                                          \
+    }                                                                            \
   } while (0)

@@ -25,8 +25,8 @@ constexpr std::int64_t kBlock = 4;
 constexpr std::int64_t kUnlimited = Sequence{}.max_draft_len;
 
 inline std::shared_ptr<KVCacheManager> cache(std::int64_t num_blocks, std::int64_t block = kBlock,
-                                      std::int64_t lookahead = 0, std::int64_t window = 0,
-                                      const trtspec::StateSizes& states = {}) {
+                                             std::int64_t lookahead = 0, std::int64_t window = 0,
+                                             const trtspec::StateSizes& states = {}) {
   return std::make_shared<KVCacheManager>(num_blocks, block, true, lookahead, window, 0, states);
 }
 
@@ -93,8 +93,7 @@ struct World {
       if (item.samples) sequence.tokens.insert(sequence.tokens.end(), std::size_t(kept) + 1, 7);
       Ints drafted;
       for (std::size_t i = 0; i < resources.num_drafts(); ++i) {
-        const bool fed =
-            sequence.may_draft() && (!item.is_generation || item.max_nodes > 0);
+        const bool fed = sequence.may_draft() && (!item.is_generation || item.max_nodes > 0);
         drafted.push_back(fed ? item.start + item.num_rows
                               : resources.draft_committed(sequence, i));
       }

@@ -29,11 +29,13 @@ struct Cache {
       whole.push_back(rounded(x));
       eight.push_back(std::int8_t(std::lrint(100 * x)));
     }
-    for (std::int64_t i = 0; is_scaled && i < rows; ++i) scales.push_back(0.01f + 1e-4f * float(i % 7));
+    for (std::int64_t i = 0; is_scaled && i < rows; ++i)
+      scales.push_back(0.01f + 1e-4f * float(i % 7));
   }
 
   void* data() const {
-    return const_cast<void*>(scales.empty() ? static_cast<const void*>(whole.data()) : eight.data());
+    return const_cast<void*>(scales.empty() ? static_cast<const void*>(whole.data())
+                                            : eight.data());
   }
 
   float* scale_data() const { return scales.empty() ? nullptr : const_cast<float*>(scales.data()); }
@@ -135,8 +137,8 @@ void check_request(const Request& request) {
     }
     // The bits of a row computed alone.
     const std::vector<bf16> alone = request.attend(r, 1);
-    CHECK(std::memcmp(alone.data(), got.data() + r * width,
-                      sizeof(bf16) * std::size_t(width)) == 0);
+    CHECK(std::memcmp(alone.data(), got.data() + r * width, sizeof(bf16) * std::size_t(width)) ==
+          0);
   }
 }
 

@@ -14,8 +14,15 @@ using Ints = std::vector<std::int64_t>;
 using Slots = std::vector<std::int32_t>;
 
 BeamRows beam(Ints rows_above) {
-  return {.width = 0, .depth = 0, .tokens = {}, .positions = {}, .slots = {}, .masks = {},
-          .rows_above = std::move(rows_above), .starts = {}, .context_lens = {}};
+  return {.width = 0,
+          .depth = 0,
+          .tokens = {},
+          .positions = {},
+          .slots = {},
+          .masks = {},
+          .rows_above = std::move(rows_above),
+          .starts = {},
+          .context_lens = {}};
 }
 
 // One copy, then none.

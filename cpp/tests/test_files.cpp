@@ -7,8 +7,8 @@
 #include "mapped_from.hpp"
 #include "trtspec/files.hpp"
 
-using trtspec::MappedFile;
 using trtspec::check_writable;
+using trtspec::MappedFile;
 using trtspec::read_file;
 using trtspec::write_file;
 

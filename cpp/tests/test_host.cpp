@@ -55,7 +55,8 @@ class Machine {
 };
 
 std::string v2_mount(const std::string& base = "/") {
-  return "29 24 0:25 " + base + " /sys/fs/cgroup rw,nosuid shared:4 master:1 - cgroup2 cgroup2 rw\n";
+  return "29 24 0:25 " + base +
+         " /sys/fs/cgroup rw,nosuid shared:4 master:1 - cgroup2 cgroup2 rw\n";
 }
 
 Machine v2(const std::string& group, const Files& files) {
@@ -65,7 +66,8 @@ Machine v2(const std::string& group, const Files& files) {
 void test_without_limits() {
   CHECK_EQ(Machine("", "", {}).memory(), kMeminfo);
   CHECK_EQ(Machine("", "", {}).cpus(), omp_get_num_procs());
-  const Files none{{"memory.max", "max\n"}, {"memory.current", "5000\n"}, {"cpu.max", "max 100000\n"}};
+  const Files none{
+      {"memory.max", "max\n"}, {"memory.current", "5000\n"}, {"cpu.max", "max 100000\n"}};
   CHECK_EQ(v2("/", none).memory(), kMeminfo);
   CHECK_EQ(v2("/", none).cpus(), omp_get_num_procs());
   const Files none_v1{{"memory/memory.limit_in_bytes", "9223372036854771712\n"},
@@ -93,16 +95,11 @@ void test_memory_of_a_container() {
 }
 
 void test_the_least_of_all_groups_around() {
-  const Files files{{"pod/memory.max", "1000000\n"},
-                    {"pod/memory.current", "900000\n"},
-                    {"pod/app/memory.max", "500000\n"},
-                    {"pod/app/memory.current", "100000\n"},
-                    {"pod/app/sub/memory.max", "max\n"},
-                    {"pod/app/sub/memory.current", "100000\n"},
-                    {"pod/cpu.max", "100000 100000\n"},
-                    {"pod/app/cpu.max", "max 100000\n"},
-                    {"other/memory.max", "1\n"},
-                    {"other/memory.current", "1\n"}};
+  const Files files{{"pod/memory.max", "1000000\n"},     {"pod/memory.current", "900000\n"},
+                    {"pod/app/memory.max", "500000\n"},  {"pod/app/memory.current", "100000\n"},
+                    {"pod/app/sub/memory.max", "max\n"}, {"pod/app/sub/memory.current", "100000\n"},
+                    {"pod/cpu.max", "100000 100000\n"},  {"pod/app/cpu.max", "max 100000\n"},
+                    {"other/memory.max", "1\n"},         {"other/memory.current", "1\n"}};
   CHECK_EQ(v2("/pod/app/sub", files).memory(), 100000);
   CHECK_EQ(v2("/pod/app/sub", files).cpus(), 1);
   CHECK_EQ(v2("/pod", files).memory(), 100000);

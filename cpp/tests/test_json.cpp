@@ -56,19 +56,44 @@ void test_strings() {
   CHECK_EQ(Json::parse("\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"", "f").as_string(),
            "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
   CHECK_EQ(Json::parse(R"("a\u0000b")", "f").as_string(), std::string("a\0b", 3));
-  for (const char* bad : {"\"", "\"abc", "\"\\", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"",
-                          "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\n\"",
-                          "\"\xff\"", "\"\xc0\xaf\"", "\"\xe0\x80\x80\"", "\"\xed\xa0\x80\"",
-                          "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\""}) {
+  for (const char* bad :
+       {"\"", "\"abc", "\"\\", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\ud800\"", "\"\\udc00\"",
+        "\"\\ud800\\u0041\"", "\"\n\"", "\"\xff\"", "\"\xc0\xaf\"", "\"\xe0\x80\x80\"",
+        "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\""}) {
     CHECK(error_of(bad) != "");
   }
 }
 
 void test_refused() {
-  for (const char* bad :
-       {"", " ", "{", "[", "[1,]", "[1 2]", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{a:1}", "'a'",
-        "01", "-", "1.", ".5", "1e", "1e+", "+1", "NaN", "Infinity", "-Infinity", "nul", "True",
-        "1 2", "[1]]", "1e999", "\xef\xbb\xbf{}", "{\"a\":1 \"b\":2}", "// c\n1"}) {
+  for (const char* bad : {"",
+                          " ",
+                          "{",
+                          "[",
+                          "[1,]",
+                          "[1 2]",
+                          "{\"a\"}",
+                          "{\"a\":}",
+                          "{\"a\":1,}",
+                          "{a:1}",
+                          "'a'",
+                          "01",
+                          "-",
+                          "1.",
+                          ".5",
+                          "1e",
+                          "1e+",
+                          "+1",
+                          "NaN",
+                          "Infinity",
+                          "-Infinity",
+                          "nul",
+                          "True",
+                          "1 2",
+                          "[1]]",
+                          "1e999",
+                          "\xef\xbb\xbf{}",
+                          "{\"a\":1 \"b\":2}",
+                          "// c\n1"}) {
     CHECK(error_of(bad) != "");
   }
   CHECK_EQ(error_of("{\"a\": 1,\n  \"a\": 2}"),
@@ -147,14 +172,9 @@ void test_damaged() {
     for (int change = 0; change < 2; ++change) {
       const std::size_t at = random() % text.size();
       switch (random() % 3) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 4);
-          break;
-        default:
-          text.insert(at, 1, "{}[]\",:\\0e.-"[random() % 12]);
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, 1 + random() % 4); break;
+        default: text.insert(at, 1, "{}[]\",:\\0e.-"[random() % 12]);
       }
     }
     const std::string error = error_of(text);

@@ -14,8 +14,7 @@ namespace {
 using trtspec::Isa;
 
 std::vector<float> multiply(const std::vector<float>& x, const std::vector<float>& packed,
-                            const std::vector<float>& bias, std::int64_t rows,
-                            std::int64_t depth) {
+                            const std::vector<float>& bias, std::int64_t rows, std::int64_t depth) {
   const auto width = std::int64_t(bias.size());
   std::vector<float> out(std::size_t(rows * width));
   trtspec::linear({.x = x.data(),

@@ -39,11 +39,11 @@ void penalties_by_hand() {
          Logits{1.0f, -1.0f, 2.5f, -3.25f, 0.5f, 0.0f}));
   // All of them, on a row behind drafts: token 4 is new there, 2 comes a third time.
   const Logits both = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-  const Logits found = applied({.repetition_penalty = 2.0, .presence_penalty = 0.5,
-                                .frequency_penalty = 0.25},
-                               text, 2, {}, both, Tree{{4, 2}, {-1, 0}});
-  CHECK((found == Logits{0.5f, 0.5f, -0.5f, -0.25f, 1.0f, 1.0f,     //
-                         0.5f, 0.5f, -0.5f, -0.25f, -0.25f, 1.0f,   //
+  const Logits found =
+      applied({.repetition_penalty = 2.0, .presence_penalty = 0.5, .frequency_penalty = 0.25}, text,
+              2, {}, both, Tree{{4, 2}, {-1, 0}});
+  CHECK((found == Logits{0.5f, 0.5f, -0.5f, -0.25f, 1.0f, 1.0f,    //
+                         0.5f, 0.5f, -0.5f, -0.25f, -0.25f, 1.0f,  //
                          0.5f, 0.5f, -0.75f, -0.25f, -0.25f, 1.0f}));
 }
 
@@ -102,7 +102,8 @@ void rows_are_those_of_their_text() {
     processor.apply(tree, found.data(), kVocab);
     for (std::int64_t row = 0; row <= tree.view().size(); ++row) {
       Tokens own = text;
-      for (const std::int32_t node : tree.view().path(row - 1)) own.push_back(nodes[std::size_t(node)]);
+      for (const std::int32_t node : tree.view().path(row - 1))
+        own.push_back(nodes[std::size_t(node)]);
       const auto first = std::ptrdiff_t(row * kVocab);
       const Logits alone(logits.begin() + first, logits.begin() + first + kVocab);
       const Logits same(found.begin() + first, found.begin() + first + kVocab);

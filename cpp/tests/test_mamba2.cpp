@@ -29,12 +29,25 @@ struct World {
   Floats run(const StateWalk& walk, const Floats& xbc, const Floats& beside) const {
     Floats found(std::size_t(walk.rows * kInner)), states = state;
     Floats kept(std::size_t(walk.rows * kHeads));
-    trtspec::mamba2({.xbc = xbc.data(), .dt = beside.data() + kInner, .dt_row_stride = kBeside,
-                     .gate = beside.data(), .gate_row_stride = kBeside, .kept = kept.data(),
-                     .out = found.data(), .dtype = trtspec::DType::f32, .a_log = of_heads.data(),
-                     .dt_bias = of_heads.data() + kHeads, .skip = of_heads.data() + 2 * kHeads,
-                     .dt_min = 0, .dt_max = INFINITY, .state = states.data(), .heads = kHeads,
-                     .head_dim = kHeadDim, .groups = kGroups, .state_size = kSize, .walk = walk});
+    trtspec::mamba2({.xbc = xbc.data(),
+                     .dt = beside.data() + kInner,
+                     .dt_row_stride = kBeside,
+                     .gate = beside.data(),
+                     .gate_row_stride = kBeside,
+                     .kept = kept.data(),
+                     .out = found.data(),
+                     .dtype = trtspec::DType::f32,
+                     .a_log = of_heads.data(),
+                     .dt_bias = of_heads.data() + kHeads,
+                     .skip = of_heads.data() + 2 * kHeads,
+                     .dt_min = 0,
+                     .dt_max = INFINITY,
+                     .state = states.data(),
+                     .heads = kHeads,
+                     .head_dim = kHeadDim,
+                     .groups = kGroups,
+                     .state_size = kSize,
+                     .walk = walk});
     found.insert(found.end(), states.begin(), states.end());
     return found;
   }
@@ -97,8 +110,8 @@ void a_first_row_is_by_hand() {
       dot += double(xbc[b]) * xbc[b + std::size_t(kGroups * kSize)];
     }
     const double z = beside[std::size_t(i)], x = xbc[std::size_t(i)];
-    const double y = x * (std::log1p(std::exp(raw)) * dot +
-                          world.of_heads[std::size_t(2 * kHeads) + own]);
+    const double y =
+        x * (std::log1p(std::exp(raw)) * dot + world.of_heads[std::size_t(2 * kHeads) + own]);
     CHECK_NEAR(got[std::size_t(i)], y * z / (1 + std::exp(-z)), 1e-4);
   }
 }

@@ -68,9 +68,8 @@ int main() {
   }
 
   float one = 1.0f;
-  std::thread waits([&] {
-    CHECK_THROWS(three.groups[0]->all_reduce(&one, &one, 1, trtspec::DType::f32));
-  });
+  std::thread waits(
+      [&] { CHECK_THROWS(three.groups[0]->all_reduce(&one, &one, 1, trtspec::DType::f32)); });
   three.groups[1]->end();
   waits.join();
   CHECK_THROWS(three.groups[2]->all_reduce(&one, &one, 1, trtspec::DType::f32));

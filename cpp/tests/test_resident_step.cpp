@@ -18,13 +18,32 @@ constexpr std::int64_t kBlock = 4, kRing = 3;
 // Two places. The first generates behind 6 tokens, whose newest pair waits; the second one's text
 // has ended.
 struct Device {
-  std::array<RequestState, 2> states{
-      RequestState{.length = 6, .num_prompt = 4, .limit = 9, .reach = 8, .newest = 7,
-                   .max_depth = 2, .drafted = 4, .absent = 1, .end = 0, .adapter = -1, .top_k = 0,
-                   .seed = 5, .sample_index = 0},
-      RequestState{.length = 9, .num_prompt = 4, .limit = 9, .reach = 8, .newest = 7,
-                   .max_depth = 2, .drafted = 4, .absent = 0, .end = 2, .adapter = -1, .top_k = 0,
-                   .seed = 5, .sample_index = 0}};
+  std::array<RequestState, 2> states{RequestState{.length = 6,
+                                                  .num_prompt = 4,
+                                                  .limit = 9,
+                                                  .reach = 8,
+                                                  .newest = 7,
+                                                  .max_depth = 2,
+                                                  .drafted = 4,
+                                                  .absent = 1,
+                                                  .end = 0,
+                                                  .adapter = -1,
+                                                  .top_k = 0,
+                                                  .seed = 5,
+                                                  .sample_index = 0},
+                                     RequestState{.length = 9,
+                                                  .num_prompt = 4,
+                                                  .limit = 9,
+                                                  .reach = 8,
+                                                  .newest = 7,
+                                                  .max_depth = 2,
+                                                  .drafted = 4,
+                                                  .absent = 0,
+                                                  .end = 2,
+                                                  .adapter = -1,
+                                                  .top_k = 0,
+                                                  .seed = 5,
+                                                  .sample_index = 0}};
   std::vector<float> filters = std::vector<float>(6, 0.5f);
   Longs ends = {3, -1, -1, -1};
   Ints tables = {8, 9, 1, -1, 2, 3, 4, -1};
@@ -33,8 +52,8 @@ struct Device {
                                 StepItem{-1, 0, 0, 0, 0, 0, 0}};
 
   trtspec::ResidentRequests view() {
-    return {2, states.data(), filters.data(), ends.data(), 2, tables.data(), 4, pairs.data(),
-            kRing};
+    return {2, states.data(), filters.data(), ends.data(), 2, tables.data(),
+            4, pairs.data(),  kRing};
   }
 };
 
@@ -73,8 +92,7 @@ Advanced advance(Device& device, const Longs& sampled, const Ints& accepted, con
 void a_request_moves_on() {
   Device device;
   // The second child is right: its row, at position 7, goes to position 6.
-  const Advanced made =
-      advance(device, {6, 0, 4}, {0, 2, -1, -1, -1, -1, -1, -1, -1}, {2, 0, 0});
+  const Advanced made = advance(device, {6, 0, 4}, {0, 2, -1, -1, -1, -1, -1, -1, -1}, {2, 0, 0});
   CHECK_EQ(made.result[0], 2);
   CHECK_EQ(made.result[1], 0);  // goes on
   CHECK_EQ(made.result[2], 5);  // its waiting pair was fed by the rollout of this step
@@ -97,8 +115,7 @@ void a_text_ends() {
   CHECK_EQ(device.states[0].end, std::int64_t(trtspec::FinishReason::stop));
   device = {};
   device.states[0].limit = 7;
-  const Advanced made =
-      advance(device, {6, 0, 4}, {0, 2, -1, -1, -1, -1, -1, -1, -1}, {2, 0, 0});
+  const Advanced made = advance(device, {6, 0, 4}, {0, 2, -1, -1, -1, -1, -1, -1, -1}, {2, 0, 0});
   CHECK_EQ(made.result[0], 1);
   CHECK_EQ(device.states[0].end, std::int64_t(trtspec::FinishReason::length));
   device = {};
@@ -111,8 +128,7 @@ void a_full_ring_ends_its_drafts() {
   Device device;
   device.items[0].max_nodes = 0;  // so that no rollout feeds what waits
   device.states[0].drafted = 3;
-  const Advanced made =
-      advance(device, {6, 0, 4}, {0, 2, -1, -1, -1, -1, -1, -1, -1}, {2, 0, 0});
+  const Advanced made = advance(device, {6, 0, 4}, {0, 2, -1, -1, -1, -1, -1, -1, -1}, {2, 0, 0});
   CHECK_EQ(device.states[0].max_depth, 0);
   CHECK_EQ(made.result[2], 3);
   CHECK(made.ring == Longs(9, 6));

@@ -54,11 +54,11 @@ bool says(const std::string& error, std::string_view what) {
   return error.find(what) != std::string::npos;
 }
 
-const std::string kGood = with_length(
-    "{\"__metadata__\":{\"a\":\"b\"},\"x\":" + tensor("F32", "[2,1]", "[8,16]") +
-        ",\"n\":" + tensor("I64", "[]", "[0,8]") + ",\"e\":" + tensor("BF16", "[0,4]", "[8,8]") +
-        "}  ",
-    std::string("\7\0\0\0\0\0\0\0\0\0\200\77\0\0\0\300", 16));
+const std::string kGood =
+    with_length("{\"__metadata__\":{\"a\":\"b\"},\"x\":" + tensor("F32", "[2,1]", "[8,16]") +
+                    ",\"n\":" + tensor("I64", "[]", "[0,8]") +
+                    ",\"e\":" + tensor("BF16", "[0,4]", "[8,8]") + "}  ",
+                std::string("\7\0\0\0\0\0\0\0\0\0\200\77\0\0\0\300", 16));
 
 void test_reads(StoredIn where) {
   const TempFile file(kGood);

@@ -188,8 +188,9 @@ void test_what_cannot_fit_is_refused_with_both_numbers() {
   const auto refused = [&](std::int64_t prompt, std::int64_t output) {
     return error_of([&] { world.add(0, prompt, output); });
   };
-  CHECK(contains(refused(10, 6), "10 prompt tokens + 6 output tokens + 6 draft slots = 22 tokens, "
-                                 "but the draft 2 KV cache holds 20 (5 blocks of 4)"));
+  CHECK(contains(refused(10, 6),
+                 "10 prompt tokens + 6 output tokens + 6 draft slots = 22 tokens, "
+                 "but the draft 2 KV cache holds 20 (5 blocks of 4)"));
   CHECK(contains(refused(60, 5), "max_seq_len=64"));
   CHECK(!world.scheduler.has_work());
   CHECK_EQ(refused(8, 6), std::string());
@@ -197,7 +198,8 @@ void test_what_cannot_fit_is_refused_with_both_numbers() {
     return error_of([&] { Scheduler(world.resources, {batch, rows, 64}, drafts); });
   };
   CHECK(contains(limits(0, 4, {0, 0, {1, 1}}), "max_batch_size=0"));
-  CHECK(contains(limits(4, 3, {0, 0, {1, 1}}), "max_num_tokens=3 must be at least max_batch_size=4"));
+  CHECK(
+      contains(limits(4, 3, {0, 0, {1, 1}}), "max_num_tokens=3 must be at least max_batch_size=4"));
   CHECK(contains(limits(4, 4, {0, 0, {1}}), "needs 1 draft KV caches, but there are 2"));
 }
 
@@ -236,7 +238,7 @@ void test_chunks_end_where_snapshots_are_made() {
   CHECK((rows_of(plan) == std::vector<Ints>{{0, 16, 2, 0}}));
   CHECK((states_of(plan) == std::vector<Ints>{{0, -1, -1, 0}}));
   Sequence& other = world.add(1, 12, 2, 1);  // the same text
-  plan = world.run(3);  // up to 22 rows
+  plan = world.run(3);                       // up to 22 rows
   CHECK((states_of(plan) == std::vector<Ints>{{0, -1, -1, 0}, {1, 2, -1, 0}}));
   CHECK_EQ(plan.items.back().start, 8);
   CHECK_EQ(world.resources.target().source(1), -1);  // it has begun

@@ -15,7 +15,8 @@ int main() {
     for (std::int64_t i = 0; i < 12; ++i) {
       all.push_back(make_scratch<std::uint8_t>(1000 * (12 - i)));
       CHECK(reinterpret_cast<std::uintptr_t>(all.back().get()) % 64 == 0);
-      for (std::int64_t k = 0; k < 1000 * (12 - i); ++k) all.back()[std::size_t(k)] = std::uint8_t(i);
+      for (std::int64_t k = 0; k < 1000 * (12 - i); ++k)
+        all.back()[std::size_t(k)] = std::uint8_t(i);
     }
     bool is_whole = true;
     for (std::int64_t i = 0; i < 12; ++i) {

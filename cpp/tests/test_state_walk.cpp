@@ -75,16 +75,31 @@ void trees_are_their_paths() {
     const auto run = [&](const StateWalk& walk, const Floats& in, const Floats& own_gates) {
       Floats tails = tail, states = state, mixed(in.size()), kept(in.size()), kept_gates(own_gates);
       Floats out(std::size_t(walk.rows * kOut));
-      trtspec::causal_conv({.x = in.data(), .x_row_stride = kChannels, .weight = weight.data(),
-                            .bias = nullptr, .tail = tails.data(), .kept = kept.data(),
-                            .out = mixed.data(), .dtype = trtspec::DType::f32,
-                            .channels = kChannels, .width = kWidth, .walk = walk});
-      trtspec::gated_delta({.qkv = mixed.data(), .gates = own_gates.data(),
-                            .kept = kept_gates.data(), .out = out.data(),
-                            .dtype = trtspec::DType::f32, .a_log = constants.data(),
-                            .dt_bias = constants.data() + kHeads, .state = states.data(),
-                            .key_heads = 1, .value_heads = kHeads, .tiled = false, .key_dim = kKey,
-                            .value_dim = kValue, .walk = walk});
+      trtspec::causal_conv({.x = in.data(),
+                            .x_row_stride = kChannels,
+                            .weight = weight.data(),
+                            .bias = nullptr,
+                            .tail = tails.data(),
+                            .kept = kept.data(),
+                            .out = mixed.data(),
+                            .dtype = trtspec::DType::f32,
+                            .channels = kChannels,
+                            .width = kWidth,
+                            .walk = walk});
+      trtspec::gated_delta({.qkv = mixed.data(),
+                            .gates = own_gates.data(),
+                            .kept = kept_gates.data(),
+                            .out = out.data(),
+                            .dtype = trtspec::DType::f32,
+                            .a_log = constants.data(),
+                            .dt_bias = constants.data() + kHeads,
+                            .state = states.data(),
+                            .key_heads = 1,
+                            .value_heads = kHeads,
+                            .tiled = false,
+                            .key_dim = kKey,
+                            .value_dim = kValue,
+                            .walk = walk});
       return out;
     };
     const Floats together = run(trees.walk(), x, gates);

@@ -217,8 +217,7 @@ void random_operations(unsigned seed, int& queries, int& drafts) {
     Tokens string;
     for (int n = pick(0, 4); n > 0; --n) string.push_back(pick(0, alphabet - 1));
     PlainNode* node = plain.find(string.data(), string.size());
-    CHECK_EQ(tree.count(string),
-             node == nullptr || int(string.size()) > depth ? 0 : node->count);
+    CHECK_EQ(tree.count(string), node == nullptr || int(string.size()) > depth ? 0 : node->count);
     CHECK(equal(tree.speculate(string, options), plain.speculate(string, options)));
   }
   while (!known.empty()) {

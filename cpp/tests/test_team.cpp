@@ -41,7 +41,8 @@ bool adds_up(int regions, int threads) {
   }
   bool right = true;
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    right = right && sums[i] == regions * std::int64_t(i) + std::int64_t(regions) * (regions - 1) / 2;
+    right =
+        right && sums[i] == regions * std::int64_t(i) + std::int64_t(regions) * (regions - 1) / 2;
   }
   return right;
 }

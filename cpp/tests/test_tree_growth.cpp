@@ -82,7 +82,8 @@ void test_stops() {
   hurried.record(Ints{10}, Floats{std::log(0.6F)}, 1);
   CHECK(hurried.can_go_on() && !hurried.pays(0.1) && hurried.pays(0.01));
   // As its nodes fared, one of that probability is never right.
-  TreeGrowth warned(levels, kRoots, 4, 1, {.pace = 40.0, .gains = Floats(3, -9.0F), .num_levels = 3});
+  TreeGrowth warned(levels, kRoots, 4, 1,
+                    {.pace = 40.0, .gains = Floats(3, -9.0F), .num_levels = 3});
   warned.record(Ints{10}, Floats{std::log(0.6F)}, 1);
   CHECK(warned.can_go_on() && !warned.pays(0.01));
 }

@@ -72,10 +72,8 @@ void test_marginal_tree() {
 }
 
 void test_marginals_of_a_static_tree() {
-  const MarginalTree tree({.topk = 2,
-                           .num_steps = 2,
-                           .num_draft_tokens = 4,
-                           .choices = {{0}, {1}, {1, 1}}});
+  const MarginalTree tree(
+      {.topk = 2, .num_steps = 2, .num_draft_tokens = 4, .choices = {{0}, {1}, {1, 1}}});
   CHECK_EQ(tree.count(), 2);
   const DraftNodes nodes = tree.grow(Ints{5, 6, 7, 8}, Floats{-1, -2, -0.5F, -3});
   CHECK(nodes.tokens == (Ints{5, 6, 8}));

@@ -42,10 +42,11 @@ int first_warp() {
     if (first < 0 || s.warps[warp].priority > s.warps[first].priority) first = warp;
   }
   if (first >= 0) return first;
-  fail("block (%u, %u, %u) waits for itself: of %d threads %d have ended, %d wait for the block, "
-       "the others for their warps",
-       s.block_index.x, s.block_index.y, s.block_index.z, s.num_threads, s.num_threads - s.live,
-       s.arrived);
+  fail(
+      "block (%u, %u, %u) waits for itself: of %d threads %d have ended, %d wait for the block, "
+      "the others for their warps",
+      s.block_index.x, s.block_index.y, s.block_index.z, s.num_threads, s.num_threads - s.live,
+      s.arrived);
 }
 
 // Goes on with a thread that can, from the fiber that runs.
@@ -198,8 +199,9 @@ void warp_barrier() {
 
 void need_whole_warp() {
   if (state().threads[state().current].is_with_warp) return;
-  fail("an instruction for a whole warp, whose lanes may have gone their own ways since they last "
-       "met: it lacks a __syncwarp");
+  fail(
+      "an instruction for a whole warp, whose lanes may have gone their own ways since they last "
+      "met: it lacks a __syncwarp");
 }
 
 // A copy happens at once or when it is waited for: a GPU may do either.

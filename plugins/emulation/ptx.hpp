@@ -47,8 +47,8 @@ template <class T>
 std::uint32_t multiply_add_pairs(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   float sums[2];
   for (int half = 0; half < 2; ++half) {
-    sums[half] = float(double(unpack<T>(a, half)) * double(unpack<T>(b, half)) +
-                       double(unpack<T>(c, half)));
+    sums[half] =
+        float(double(unpack<T>(a, half)) * double(unpack<T>(b, half)) + double(unpack<T>(c, half)));
   }
   return pack<T>(sums[0], sums[1]);
 }
@@ -98,8 +98,9 @@ inline Registers4 load_matrices_transposed(const void* row) {
   for (int i = 0; i < 4; ++i) {
     std::uint16_t pair[2];
     for (int half = 0; half < 2; ++half) {
-      std::memcpy(&pair[half], static_cast<const char*>(rows.of(8 * i + 2 * (lane % 4) + half)) +
-                                   2 * (lane / 4), 2);
+      std::memcpy(&pair[half],
+                  static_cast<const char*>(rows.of(8 * i + 2 * (lane % 4) + half)) + 2 * (lane / 4),
+                  2);
     }
     std::memcpy(&out.word[i], pair, 4);
   }

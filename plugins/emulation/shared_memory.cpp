@@ -17,7 +17,7 @@ namespace emulation {
 namespace {
 
 constexpr std::size_t kAlignment = 128;
-constexpr std::size_t kBeyond = 128;  // bytes of poison behind each piece
+constexpr std::size_t kBeyond = 128;              // bytes of poison behind each piece
 constexpr std::size_t kBytes = 2 * kDeviceBytes;  // pieces and what lies between them
 
 }  // namespace
@@ -72,9 +72,10 @@ void* SharedMemory::variable(const void* tag, std::size_t bytes, std::size_t ali
          kUnaskedBytes);
   }
   if (total + pieces_.front().bytes > allowed_) {
-    fail("a block takes %zu bytes of shared memory, %zu of them its kernel's variables; the launch "
-         "may have %zu",
-         total + pieces_.front().bytes, total, allowed_);
+    fail(
+        "a block takes %zu bytes of shared memory, %zu of them its kernel's variables; the launch "
+        "may have %zu",
+        total + pieces_.front().bytes, total, allowed_);
   }
   return begin_ + add(tag, bytes, alignment).begin;
 }

@@ -35,7 +35,7 @@ __device__ int forced_path(const AcceptParams& a, int first, int rows, int nodes
 
 // One warp a request. A child's row lies behind its parent's, so the walk is one pass over the
 // rows, 32 at a time.
-__global__ void __launch_bounds__(kWarps * kLanes)
+__global__ void __launch_bounds__(kWarps* kLanes)
     accept_walk(const __grid_constant__ AcceptParams a) {
   const std::int64_t b = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
   if (b >= a.requests) return;

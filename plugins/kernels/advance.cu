@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < kLanes) {
     Emission own{0, FinishReason::none};
     if (goes_on && rows > 0) {
-      own = emit(all,
-                 {item.place, p.tokens + first, p.sampled + first, path, p.num_emitted[b]},
+      own = emit(all, {item.place, p.tokens + first, p.sampled + first, path, p.num_emitted[b]},
                  state.limit - state.length, emitted);
     }
     if (threadIdx.x == 0) shared = own;

@@ -12,7 +12,7 @@ constexpr unsigned kCombineWarps = 4;
 
 // One warp a (row, head): the parts of its splits become the output.
 template <class T>
-__global__ void __launch_bounds__(kCombineWarps * kLanes)
+__global__ void __launch_bounds__(kCombineWarps* kLanes)
     combine_splits(const __grid_constant__ AttentionArgs args) {
   const AttentionParams& p = args.p;
   const std::int64_t head = std::int64_t{blockIdx.x} * kCombineWarps + threadIdx.x / kLanes;
@@ -65,9 +65,8 @@ Plan plan_of(const AttentionParams& p) {
     }
     // Even a single query is faster here. Wide tiles read the cache less often, but want many
     // queries: up to six narrow ones are faster than two.
-    const bool wide = forced_tiles == AttentionTiles::chosen
-                          ? p.rows * group > 96 * p.requests
-                          : forced_tiles == AttentionTiles::wide;
+    const bool wide = forced_tiles == AttentionTiles::chosen ? p.rows * group > 96 * p.requests
+                                                             : forced_tiles == AttentionTiles::wide;
     family = wide ? Family::tensor_wide : Family::tensor;
     size = family == Family::tensor_wide ? 64 : 16;
   }
@@ -102,8 +101,8 @@ cudaError_t attend(const AttentionParams& p, void* workspace, cudaStream_t strea
       .group = static_cast<int>(p.heads / p.kv_heads),
       .splits = plan.splits,
       .partial_sums = reinterpret_cast<float*>(memory),
-      .partial_peak = reinterpret_cast<float2*>(
-          memory + (plan.keeps_parts() ? sums_bytes(p, plan.splits) : 0)),
+      .partial_peak =
+          reinterpret_cast<float2*>(memory + (plan.keeps_parts() ? sums_bytes(p, plan.splits) : 0)),
   };
   if (plan.family == Family::prefix) return launch_prefix_attention(args, plan_prefix(p), stream);
   cudaError_t error;
@@ -114,12 +113,9 @@ cudaError_t attend(const AttentionParams& p, void* workspace, cudaStream_t strea
   }
   if (error != cudaSuccess || plan.splits == 1) return error;
   switch (p.dtype) {
-    case DType::f32:
-      return combine<float>(args, stream);
-    case DType::bf16:
-      return combine<bf16>(args, stream);
-    case DType::f16:
-      return combine<f16>(args, stream);
+    case DType::f32: return combine<float>(args, stream);
+    case DType::bf16: return combine<bf16>(args, stream);
+    case DType::f16: return combine<f16>(args, stream);
   }
   return cudaErrorInvalidValue;
 }

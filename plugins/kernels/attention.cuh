@@ -11,13 +11,13 @@
 
 namespace trtspec::cuda {
 
-inline constexpr int kKeyTile = 64;     // keys are divided among blocks in multiples of this,
+inline constexpr int kKeyTile = 64;    // keys are divided among blocks in multiples of this,
 inline constexpr int kLeastTiles = 2;  // and not into less: parts cost memory traffic too
 
 struct AttentionArgs {
   AttentionParams p;
-  int group;   // query heads of a kv head
-  int splits;  // 1: blocks write the output themselves
+  int group;             // query heads of a kv head
+  int splits;            // 1: blocks write the output themselves
   float* partial_sums;   // [rows, heads, splits, head_dim]: sums of exp2(score - peak) v
   float2* partial_peak;  // [rows, heads, splits]: peak, and the sum of exp2(score - peak)
 };
@@ -101,9 +101,9 @@ __device__ inline bool sees(const RowView& view, int position, int limit) {
 
 // The keys that some row of a tile sees.
 struct KeySpan {
-  int begin, end;            // no key outside is seen
-  int dense_end;             // in [begin, dense_end) every key is written; beyond, those in a tree
-  int all_begin, all_end;    // every row sees all of these
+  int begin, end;          // no key outside is seen
+  int dense_end;           // in [begin, dense_end) every key is written; beyond, those in a tree
+  int all_begin, all_end;  // every row sees all of these
 };
 
 // All threads of the block call it; `shared` holds 5 ints.

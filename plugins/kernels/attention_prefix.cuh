@@ -90,9 +90,8 @@ __device__ inline void take_up(const AttentionArgs& args, bool in_order,
 #pragma unroll
     for (int block = 0; block < kDim / 8; ++block) {
       if (block * 8 >= args.p.head_dim) break;
-      const float2 sums =
-          *reinterpret_cast<const float2*>(args.partial_sums + part * args.p.head_dim + block * 8 +
-                                           threadIdx.x % 4 * 2);
+      const float2 sums = *reinterpret_cast<const float2*>(
+          args.partial_sums + part * args.p.head_dim + block * 8 + threadIdx.x % 4 * 2);
       seen.sums[block][2 * half] = sums.x;
       seen.sums[block][2 * half + 1] = sums.y;
     }
@@ -184,7 +183,7 @@ inline constexpr int kPrefixStages = 3;
 
 // A block is some queries of a request, one kv head, and one split or, `in_order`, all of them.
 template <class T, class C, int kDim>
-__global__ void __launch_bounds__(kMostRowWarps * kLanes, 2)
+__global__ void __launch_bounds__(kMostRowWarps* kLanes, 2)
     prefix_attention(const __grid_constant__ AttentionArgs args, bool in_order) {
   const AttentionParams& p = args.p;
   const QueryTile tile = find_tile(args, blockIdx.x, static_cast<int>(blockDim.x) / 2);

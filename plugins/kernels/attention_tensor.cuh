@@ -24,7 +24,8 @@ struct TensorTile {
   static constexpr std::size_t kMergeBytes =
       kKeyWarps == 1 ? 0 : sizeof(float) * kKeyWarps * kQueries * (kDim + 2);
   static constexpr bool kScaled = sizeof(C) == 1;
-  static constexpr int kScales = kScaled ? kKeyTile : 0;  // of the keys of a tile, and of its values
+  static constexpr int kScales =
+      kScaled ? kKeyTile : 0;  // of the keys of a tile, and of its values
   static constexpr std::size_t kSharedBytes = sizeof(std::int64_t) * 2 * kKeyTile +
                                               sizeof(float) * 2 * kScales +
                                               larger(2 * kTileBytes, kMergeBytes);
@@ -33,8 +34,9 @@ struct TensorTile {
 // Starts copying a tile of one cache; slot -1 gives zeros, as do elements beyond head_dim. Scales of
 // 8 bits are there behind the next barrier.
 template <class T, class C, int kDim>
-__device__ inline void copy_keys(const AttentionParams& p, const C* cache, const float* cache_scales,
-                                 int kv_head, const std::int64_t* slots, T* tile, float* scales) {
+__device__ inline void copy_keys(const AttentionParams& p, const C* cache,
+                                 const float* cache_scales, int kv_head, const std::int64_t* slots,
+                                 T* tile, float* scales) {
   constexpr int kChunks = kDim / 8;
   const int dim = static_cast<int>(p.head_dim);
 #pragma unroll(sizeof(C) == 1 ? 2 : 4)  // those of 8 bits take registers on their way
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kTensorThreads)
     tensor_attention(const __grid_constant__ AttentionArgs args) {
   using Tile = TensorTile<T, C, kDim, kRowWarps>;
   constexpr int kStride = Tile::kStride;
-  constexpr int kSteps = kDim / 16;       // of Q K
+  constexpr int kSteps = kDim / 16;  // of Q K
   constexpr int kKeyBlocks = Tile::kKeys / 8;
   constexpr int kDimBlocks = kDim / 8;
   auto& span_memory = static_shared<int[5]>();
@@ -73,8 +75,8 @@ __global__ void __launch_bounds__(kTensorThreads)
   const int kv_head = blockIdx.y;
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
-  const int group_row = lane / 4;        // rows group_row and group_row + 8 of the warp's 16
-  const int pair = lane % 4 * 2;         // columns pair, pair + 1 of every 8
+  const int group_row = lane / 4;  // rows group_row and group_row + 8 of the warp's 16
+  const int pair = lane % 4 * 2;   // columns pair, pair + 1 of every 8
   const int warp_query = kRowWarps == 1 ? 0 : warp * 16;
   const int warp_key = kRowWarps == 1 ? warp * Tile::kKeys : 0;
   const KeySpan span = span_of(args, tile, span_memory);
@@ -88,8 +90,8 @@ __global__ void __launch_bounds__(kTensorThreads)
     const int i = warp_query + group_row + 8 * half;
     const bool there = i < tile.queries;
     const QueryPlace place = place_of(args, tile, there ? i : 0, kv_head);
-    view[half] = there ? view_of(p, tile.request, tile.first_row, place.row)
-                       : RowView{0, 0, 0, nullptr};
+    view[half] =
+        there ? view_of(p, tile.request, tile.first_row, place.row) : RowView{0, 0, 0, nullptr};
     const T* const from = static_cast<const T*>(p.q) +
                           (tile.first_row + std::int64_t{place.row}) * p.q_stride +
                           place.head * p.head_dim;
@@ -139,8 +141,7 @@ __global__ void __launch_bounds__(kTensorThreads)
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int key = warp_key + block * 8 + lane / 16 * 8 + lane % 8;
-        const Registers4 b =
-            load_matrices(keys + key * kStride + step * 16 + lane / 8 % 2 * 8);
+        const Registers4 b = load_matrices(keys + key * kStride + step * 16 + lane / 8 % 2 * 8);
         multiply_add<T>(score[block], q[step], b.word[0], b.word[1]);
         multiply_add<T>(score[block + 1], q[step], b.word[2], b.word[3]);
       }

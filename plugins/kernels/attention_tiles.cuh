@@ -138,8 +138,7 @@ __device__ __forceinline__ void add_tile(const AttentionParams& p, const Queries
 #pragma unroll
     for (int block = 0; block < kKeyBlocks; block += 2) {
       const int key = block * 8 + lane / 16 * 8 + lane % 8;
-      const Registers4 b =
-          load_matrices(stage.keys + key * kStride + step * 16 + lane / 8 % 2 * 8);
+      const Registers4 b = load_matrices(stage.keys + key * kStride + step * 16 + lane / 8 % 2 * 8);
       multiply_add<T>(score[block], queries.bits[step], b.word[0], b.word[1]);
       multiply_add<T>(score[block + 1], queries.bits[step], b.word[2], b.word[3]);
     }

@@ -29,10 +29,8 @@ cudaError_t launch_vector_attention(const AttentionArgs& args, bool vectors, cud
       if (!vectors) return launch_any<float>(args, stream);
       return args.p.head_dim <= 64 ? launch_slice<float, float, 64>(args, stream)
                                    : launch_slice<float, float, 128>(args, stream);
-    case DType::bf16:
-      return launch_any<bf16>(args, stream);
-    case DType::f16:
-      return launch_any<f16>(args, stream);
+    case DType::bf16: return launch_any<bf16>(args, stream);
+    case DType::f16: return launch_any<f16>(args, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -140,12 +140,9 @@ cudaError_t launch_write_heads(const AttentionParams& p, const RotationParams& r
                   queries);
   };
   switch (p.dtype) {
-    case DType::f32:
-      return with(write_heads<float>);
-    case DType::bf16:
-      return with(write_heads<bf16>);
-    case DType::f16:
-      return with(write_heads<f16>);
+    case DType::f32: return with(write_heads<float>);
+    case DType::bf16: return with(write_heads<bf16>);
+    case DType::f16: return with(write_heads<f16>);
   }
   return cudaErrorInvalidValue;
 }

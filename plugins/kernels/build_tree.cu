@@ -26,8 +26,7 @@ __device__ void append(const TreePool& pool, const TreeChildren& children, std::
   const std::int64_t first = b * pool.size;
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const std::int64_t from = b * count + i, to = first + children.begin + i;
-    const int parent =
-        children.above == nullptr ? -1 : children.above[b * lanes + i / branching];
+    const int parent = children.above == nullptr ? -1 : children.above[b * lanes + i / branching];
     const float gain = at_most_zero(children.gains[from]);
     pool.tokens[to] = children.tokens[from];
     pool.parents[to] = parent;
@@ -232,8 +231,8 @@ cudaError_t marginal_trees(const MarginalTrees& params, std::int64_t candidates,
   if (params.requests <= 0) return cudaSuccess;
   const std::size_t shared = static_cast<std::size_t>(params.nodes) * sizeof(int) +
                              (params.keep_all ? 0 : near_bytes(candidates));
-  return launch(marginals, static_cast<unsigned>(params.requests), kThreads, shared, stream,
-                params, static_cast<int>(candidates), static_cast<float*>(workspace));
+  return launch(marginals, static_cast<unsigned>(params.requests), kThreads, shared, stream, params,
+                static_cast<int>(candidates), static_cast<float*>(workspace));
 }
 
 }  // namespace trtspec::cuda

@@ -9,7 +9,7 @@ inline constexpr int kDequantiseWarps = 4;
 
 // A warp has a stage of a pair of tiles. p.out: [N, K] of T.
 template <class T, class Weights>
-__global__ void __launch_bounds__(kDequantiseWarps * kLanes)
+__global__ void __launch_bounds__(kDequantiseWarps* kLanes)
     dequantise_weights(const __grid_constant__ FewRowParams p) {
   const int warp = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
@@ -29,9 +29,10 @@ __global__ void __launch_bounds__(kDequantiseWarps * kLanes)
       held.load(tile, step, a);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const std::int64_t output = (pair * kWarpTiles + tile) * kTileOutputs + lane / 4 + i % 2 * 8;
-        const std::int64_t input = std::int64_t{stage} * kStageInputs + step * 16 + lane % 4 * 2 +
-                                   i / 2 * 8;
+        const std::int64_t output =
+            (pair * kWarpTiles + tile) * kTileOutputs + lane / 4 + i % 2 * 8;
+        const std::int64_t input =
+            std::int64_t{stage} * kStageInputs + step * 16 + lane % 4 * 2 + i / 2 * 8;
         const float2 by = held.factors(tile, step, i % 2);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(kFewRowThreads)
   for (int split = 0; split < args.splits; ++split) {
 #pragma unroll
     for (int tile = 0; tile < kWarpTiles; ++tile) {
-      const float4 part =
-          args.sums[((split * places + place) * kWarpTiles + tile) * kLanes + lane];
+      const float4 part = args.sums[((split * places + place) * kWarpTiles + tile) * kLanes + lane];
       sums[tile][0] += part.x, sums[tile][1] += part.y;
       sums[tile][2] += part.z, sums[tile][3] += part.w;
     }
@@ -88,8 +87,7 @@ cudaError_t few_row_linear(const FewRowParams& params, void* workspace, cudaStre
                         static_cast<int>(divide_up(params.in_features, kStageInputs))};
   const cudaError_t error = launch_product(args, stream);
   if (error != cudaSuccess || args.splits == 1) return error;
-  const auto blocks =
-      static_cast<unsigned>(divide_up(args.pairs * args.row_tiles, kFewRowWarps));
+  const auto blocks = static_cast<unsigned>(divide_up(args.pairs * args.row_tiles, kFewRowWarps));
   return launch(add_splits, blocks, kFewRowThreads, 0, stream, args);
 }
 

@@ -100,8 +100,8 @@ __device__ void copy_rows(const FewRowParams& p, int first_row, int stage, unsig
     const int d = i % kChunks * 8;
     const std::int64_t input = std::int64_t{stage} * kStageInputs + d;
     const bool valid = row < p.rows && input < p.in_features;
-    copy_async(to + i / kChunks * kRowStride + d,
-               x + (valid ? row * p.in_features + input : 0), valid);
+    copy_async(to + i / kChunks * kRowStride + d, x + (valid ? row * p.in_features + input : 0),
+               valid);
   }
 }
 
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kFewRowThreads, FewRowStage<T, Weights, kRowTi
       for (int tile = 0; tile < kRowTiles && step % 2 == 0; ++tile) {
         b[tile] = load_matrices(rows + tile * 8 * kRowStride + step * 16);  // of two steps
       }
-      const auto multiply = [&](const std::uint32_t(&a)[4], int tile, float(&sums)[4]) {
+      const auto multiply = [&](const std::uint32_t (&a)[4], int tile, float (&sums)[4]) {
         multiply_add<T>(sums, a, b[tile].word[step % 2 * 2], b[tile].word[step % 2 * 2 + 1]);
       };
 #pragma unroll
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kFewRowThreads, FewRowStage<T, Weights, kRowTi
     const std::int64_t place = (blockIdx.y * args.pairs + pair) * args.row_tiles + row_tile;
 #pragma unroll
     for (int own = 0; own < kWarpTiles; ++own) {
-      const float(&sums)[4] = total[tile][own];
+      const float (&sums)[4] = total[tile][own];
       args.sums[(place * kWarpTiles + own) * kLanes + lane] = {sums[0], sums[1], sums[2], sums[3]};
     }
   }

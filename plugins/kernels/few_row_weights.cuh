@@ -8,7 +8,7 @@
 
 namespace trtspec::cuda {
 
-inline constexpr int kStageInputs = 64;  // that a stage of copies has, of W and of x
+inline constexpr int kStageInputs = 64;                // that a stage of copies has, of W and of x
 inline constexpr int kStageSteps = kStageInputs / 16;  // of mma.m16n8k16
 inline constexpr int kTileOutputs = 16;
 inline constexpr int kWarpTiles = 2;  // of outputs: with SwiGLU a gate's and the one it is for
@@ -94,8 +94,8 @@ struct RowWeights {
       const std::int64_t output = pair * (kWarpTiles * kTileOutputs) + row;
       const std::int64_t input = std::int64_t{stage} * kStageInputs + d;
       const bool valid = output < p.out_features && input < p.in_features;
-      copy_async(to + row * kRowStride + d,
-                 weight + (valid ? output * p.in_features + input : 0), valid);
+      copy_async(to + row * kRowStride + d, weight + (valid ? output * p.in_features + input : 0),
+                 valid);
     }
   }
 
@@ -193,9 +193,9 @@ struct PackedWeights {
     __device__ void load(int tile, int step, std::uint32_t (&a)[4]) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const std::uint32_t word =
-            Value::kBits == 4 ? words[tile][step] << (12 - 4 * i)
-                              : words[tile][step * 2 + i / 2] << (i % 2 == 0 ? 8 : 0);
+        const std::uint32_t word = Value::kBits == 4
+                                       ? words[tile][step] << (12 - 4 * i)
+                                       : words[tile][step * 2 + i / 2] << (i % 2 == 0 ? 8 : 0);
         a[i] = Value::template decode<T>(word);
       }
     }

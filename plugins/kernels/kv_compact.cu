@@ -65,8 +65,8 @@ cudaError_t move(const Caches& caches, std::int64_t count, std::int64_t row_byte
 }  // namespace
 
 cudaError_t kv_compact(void* const* caches, std::int64_t num_caches, std::int64_t row_bytes,
-                       const std::int64_t* src_slots, const std::int64_t* dst_slots,
-                       std::int64_t n, cudaStream_t stream) {
+                       const std::int64_t* src_slots, const std::int64_t* dst_slots, std::int64_t n,
+                       cudaStream_t stream) {
   if (n <= 0 || row_bytes <= 0) return cudaSuccess;
   if (n > kMaxCompactPairs) return cudaErrorInvalidValue;
   const Moves moves{src_slots, dst_slots, static_cast<int>(n), 0, 0};
@@ -78,9 +78,8 @@ cudaError_t kv_compact(void* const* caches, std::int64_t num_caches, std::int64_
       some.data[i] = caches[first + i];
       vectors = vectors && reinterpret_cast<std::uintptr_t>(caches[first + i]) % 16 == 0;
     }
-    const cudaError_t error = vectors
-                                  ? move<uint4>(some, count, row_bytes, moves, stream)
-                                  : move<std::uint8_t>(some, count, row_bytes, moves, stream);
+    const cudaError_t error = vectors ? move<uint4>(some, count, row_bytes, moves, stream)
+                                      : move<std::uint8_t>(some, count, row_bytes, moves, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -134,8 +134,12 @@ __device__ Draft draft_of(const PackVerifyParams& p, std::int64_t i, const StepI
                           const RequestState& state) {
   const std::int64_t first = i * p.num_nodes;
   const int nodes = item.rolls_out(state, p.behind) ? static_cast<int>(p.num_nodes) : 0;
-  return {p.draft_tokens + first, p.draft_parents + first,      p.draft_scores + first,
-          nodes,                  item.place,                   state.depth(),
+  return {p.draft_tokens + first,
+          p.draft_parents + first,
+          p.draft_scores + first,
+          nodes,
+          item.place,
+          state.depth(),
           larger<std::int64_t>(item.max_nodes, 0)};
 }
 
@@ -189,8 +193,8 @@ __device__ Chosen choose(const ResidentRequests& all, const Draft& draft) {
   }
   __syncthreads();
   for (int node = threadIdx.x; node < draft.nodes; node += kVerifyThreads) {
-    row_of[node] = scores[node] > -infinity() &&
-                   place_among(scores, draft.nodes, node) < draft.max_nodes;
+    row_of[node] =
+        scores[node] > -infinity() && place_among(scores, draft.nodes, node) < draft.max_nodes;
   }
   __syncthreads();
   if (threadIdx.x < kLanes) {

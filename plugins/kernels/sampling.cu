@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kChunkThreads)
 }
 
 // A warp a row.
-__global__ void __launch_bounds__(kPickWarps * kLanes)
+__global__ void __launch_bounds__(kPickWarps* kLanes)
     pick_tokens(const TokenScore* found, std::int64_t rows, int chunks, std::int64_t* ids) {
   const std::int64_t r = std::int64_t{blockIdx.x} * kPickWarps + threadIdx.x / kLanes;
   if (r >= rows) return;
@@ -333,8 +333,7 @@ cudaError_t sample(const float* logits, std::int64_t rows, std::int64_t vocab,
   auto* const maxima = reinterpret_cast<float*>(memory + places.maxima);
   auto* const plans = reinterpret_cast<RowPlan*>(memory + places.plans);
   auto* const found = reinterpret_cast<TokenScore*>(memory + places.found);
-  cudaError_t error =
-      make_plans(logits, rows, vocab, params, nullptr, maxima, plans, stream);
+  cudaError_t error = make_plans(logits, rows, vocab, params, nullptr, maxima, plans, stream);
   if (error != cudaSuccess) return error;
   error = launch(sample_chunks, static_cast<unsigned>(rows * chunks), kChunkThreads, 0, stream,
                  plans, maxima, static_cast<int>(chunks), aligned_rows(logits, vocab), found);
@@ -360,17 +359,16 @@ cudaError_t draft_candidates(const float* logits, std::int64_t rows, std::int64_
   auto* const plans = reinterpret_cast<RowPlan*>(memory + places.plans);
   auto* const found = reinterpret_cast<TokenScore*>(memory + places.found);
   auto* const sums = reinterpret_cast<double*>(memory + places.sums);
-  cudaError_t error =
-      make_plans(logits, rows, vocab, params, token_map,
-                 reinterpret_cast<float*>(memory + places.maxima), plans, stream);
+  cudaError_t error = make_plans(logits, rows, vocab, params, token_map,
+                                 reinterpret_cast<float*>(memory + places.maxima), plans, stream);
   if (error != cudaSuccess) return error;
   error = launch(draft_chunks, static_cast<unsigned>(rows * chunks), kChunkThreads, 0, stream,
                  plans, static_cast<int>(chunks), aligned_rows(logits, vocab),
                  static_cast<int>(count), found, sums);
   if (error != cudaSuccess) return error;
   return launch(merge_candidates, static_cast<unsigned>(rows), kChunkThreads, 0, stream, plans,
-                found, sums, static_cast<int>(chunks), static_cast<int>(count),
-                static_cast<int>(k), ids, logprobs);
+                found, sums, static_cast<int>(chunks), static_cast<int>(count), static_cast<int>(k),
+                ids, logprobs);
 }
 
 }  // namespace trtspec::cuda

@@ -66,9 +66,7 @@ struct CountWeight {
 struct MassWeight {
   const RowPlan& plan;
   double top_p;
-  __device__ float distance(float logit) const {
-    return (plan.highest - logit) / plan.temperature;
-  }
+  __device__ float distance(float logit) const { return (plan.highest - logit) / plan.temperature; }
   __device__ std::int64_t operator()(float logit) const {
     if (distance(logit) > 29.3f) return 0;  // less than half a unit
     const double weight = token_weight(plan.row, logit);

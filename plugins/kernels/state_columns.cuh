@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kColumns) take_in(const __grid_constant__ Para
 }
 
 template <class Columns, class Params>
-cudaError_t walk_states(const Params& p, std::int64_t heads, std::int64_t depth,
-                        std::int64_t width, cudaStream_t stream) {
+cudaError_t walk_states(const Params& p, std::int64_t heads, std::int64_t depth, std::int64_t width,
+                        cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(divide_up(width, kColumns));
   const std::size_t shared = static_cast<std::size_t>(depth) * (kColumns + 2) * sizeof(float);
   const dim3 rows(static_cast<unsigned>(p.walk.rows), static_cast<unsigned>(heads), blocks);

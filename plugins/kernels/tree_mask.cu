@@ -60,14 +60,10 @@ cudaError_t fill(const TreeMaskParams& m, MaskValues<Element> values, cudaStream
 cudaError_t tree_mask(const TreeMaskParams& m, cudaStream_t stream) {
   if (m.requests * m.width * m.length <= 0) return cudaSuccess;
   switch (m.kind) {
-    case MaskKind::boolean:
-      return fill<std::uint8_t>(m, {1, 0}, stream);
-    case MaskKind::f32:
-      return fill<std::uint32_t>(m, {0, 0xff800000u}, stream);
-    case MaskKind::bf16:
-      return fill<std::uint16_t>(m, {0, 0xff80}, stream);
-    case MaskKind::f16:
-      return fill<std::uint16_t>(m, {0, 0xfc00}, stream);
+    case MaskKind::boolean: return fill<std::uint8_t>(m, {1, 0}, stream);
+    case MaskKind::f32: return fill<std::uint32_t>(m, {0, 0xff800000u}, stream);
+    case MaskKind::bf16: return fill<std::uint16_t>(m, {0, 0xff80}, stream);
+    case MaskKind::f16: return fill<std::uint16_t>(m, {0, 0xfc00}, stream);
   }
   return cudaErrorInvalidValue;
 }

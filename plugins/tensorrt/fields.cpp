@@ -123,8 +123,8 @@ Fields::Value Fields::read(const FieldSpec& spec, const PluginField& field) {
     } else {
       refuse(spec.name, "must be a float32 or float64");
     }
-    const bool is_low = spec.from_low ? value.number < float(spec.low)
-                                      : value.number <= float(spec.low);
+    const bool is_low =
+        spec.from_low ? value.number < float(spec.low) : value.number <= float(spec.low);
     if (!std::isfinite(value.number) || is_low) {
       refuse(spec.name, std::string("must be a finite number ") +
                             (spec.from_low ? "from " : "above ") + std::to_string(spec.low) +

@@ -31,18 +31,17 @@ std::size_t KeyedSample::workspace_bytes(const std::vector<nvinfer1::PluginTenso
 }
 
 cudaError_t KeyedSample::launch(const Call& call) const {
-  return cuda::sample(
-      call.in<float>(kLogits), call.size(kLogits, 0), call.size(kLogits, 1),
-      SamplingRows{
-          .temperature = call.in<float>(kTemperature),
-          .top_k = call.in<std::int32_t>(kTopK),
-          .top_p = call.in<float>(kTopP),
-          .min_p = call.in<float>(kMinP),
-          .seed = call.in<std::int64_t>(kSeed),
-          .sample_index = call.in<std::int64_t>(kSampleIndex),
-          .output_index = call.in<std::int64_t>(kOutputIndex),
-      },
-      call.out<std::int64_t>(0), call.workspace, call.stream);
+  return cuda::sample(call.in<float>(kLogits), call.size(kLogits, 0), call.size(kLogits, 1),
+                      SamplingRows{
+                          .temperature = call.in<float>(kTemperature),
+                          .top_k = call.in<std::int32_t>(kTopK),
+                          .top_p = call.in<float>(kTopP),
+                          .min_p = call.in<float>(kMinP),
+                          .seed = call.in<std::int64_t>(kSeed),
+                          .sample_index = call.in<std::int64_t>(kSampleIndex),
+                          .output_index = call.in<std::int64_t>(kOutputIndex),
+                      },
+                      call.out<std::int64_t>(0), call.workspace, call.stream);
 }
 
 }  // namespace trtspec::tensorrt

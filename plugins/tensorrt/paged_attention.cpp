@@ -14,8 +14,18 @@ using nvinfer1::DataType;
 using nvinfer1::PluginTensorDesc;
 
 enum Input {
-  kQ, kK, kV, kKCache, kVCache, kPositions, kSlotMapping, kBlockTables, kQueryStart, kContextLens,
-  kIsTree, kTreeMask
+  kQ,
+  kK,
+  kV,
+  kKCache,
+  kVCache,
+  kPositions,
+  kSlotMapping,
+  kBlockTables,
+  kQueryStart,
+  kContextLens,
+  kIsTree,
+  kTreeMask
 };
 enum Output { kOut, kKCacheOut, kVCacheOut };
 
@@ -73,8 +83,10 @@ AttentionParams sizes(const PluginTensorDesc* in, const Fields& fields) {
 }  // namespace
 
 std::vector<FieldSpec> PagedTreeAttention::field_specs() {
-  return {integer_field("num_heads", 1, 1 << 16), integer_field("num_kv_heads", 1, 1 << 16),
-          integer_field("head_dim", 1, kMaxHeadDim), number_field("scale", 0),
+  return {integer_field("num_heads", 1, 1 << 16),
+          integer_field("num_kv_heads", 1, 1 << 16),
+          integer_field("head_dim", 1, kMaxHeadDim),
+          number_field("scale", 0),
           integer_field("sliding_window", 0, std::numeric_limits<std::int32_t>::max()),
           number_from_field("soft_cap", 0)};
 }

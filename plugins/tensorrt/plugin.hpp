@@ -52,8 +52,7 @@ class Plugin : public nvinfer1::IPluginV3,
                                std::int32_t num_shape_inputs, nvinfer1::DimsExprs* outputs,
                                std::int32_t num_outputs,
                                nvinfer1::IExprBuilder& builder) noexcept override;
-  bool supportsFormatCombination(std::int32_t pos,
-                                 const nvinfer1::DynamicPluginTensorDesc* tensors,
+  bool supportsFormatCombination(std::int32_t pos, const nvinfer1::DynamicPluginTensorDesc* tensors,
                                  std::int32_t num_inputs,
                                  std::int32_t num_outputs) noexcept override;
   std::int32_t getNbOutputs() const noexcept override { return signature_.num_outputs(); }

@@ -10,7 +10,16 @@ namespace {
 
 using nvinfer1::DataType;
 
-enum Input { kPadded, kPositions, kSlotMapping, kQueryStart, kContextLens, kIsTree, kTreeMask, kView };
+enum Input {
+  kPadded,
+  kPositions,
+  kSlotMapping,
+  kQueryStart,
+  kContextLens,
+  kIsTree,
+  kTreeMask,
+  kView
+};
 
 DataType mask_type(const Fields& fields) {
   const std::string& word = fields.word("mask_dtype");

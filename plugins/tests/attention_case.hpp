@@ -21,8 +21,8 @@ using trtspec::DType;
 struct Sizes {
   DType dtype;
   std::int64_t heads, kv_heads, head_dim, block_size, window;
-  std::vector<int> rows;      // of each request; negative: a tree of as many
-  std::vector<int> contexts;  // of each request
+  std::vector<int> rows;         // of each request; negative: a tree of as many
+  std::vector<int> contexts;     // of each request
   std::int64_t table_width = 0;  // 0: just wide enough
   float soft_cap = 0;
   bool scaled = false;  // caches of 8 bits
@@ -219,8 +219,7 @@ class Case {
   }
 
   std::int64_t slot(std::int64_t b, std::int64_t position) const {
-    const std::int64_t block =
-        tables_[std::size_t(b * width_ + position / sizes_.block_size)];
+    const std::int64_t block = tables_[std::size_t(b * width_ + position / sizes_.block_size)];
     return block * sizes_.block_size + position % sizes_.block_size;
   }
 

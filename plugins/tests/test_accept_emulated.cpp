@@ -52,13 +52,22 @@ void accept_equals_cpu() {
         trtspec::accept(sampled.data(), tokens.data(), parents.data(), starts.data(), requests,
                         width, rows_want.data(), count_want.data(), counts);
     std::vector<std::int64_t> emitted(size, -7), src(size, -7), dst(size, -7);
-    const trtspec::cuda::AcceptParams params{
-        .sampled = sampled.data(), .tokens = tokens.data(), .parents = parents.data(),
-        .row_start = starts.data(), .requests = requests, .width = width,
-        .accepted_rows = rows_got.data(), .num_emitted = count_got.data(),
-        .emitted = emitted.data(), .src_slots = src.data(), .dst_slots = dst.data(),
-        .context_lens = contexts.data(), .block_tables = tables.data(),
-        .table_width = table_width, .block_size = block_size, .forced = counts};
+    const trtspec::cuda::AcceptParams params{.sampled = sampled.data(),
+                                             .tokens = tokens.data(),
+                                             .parents = parents.data(),
+                                             .row_start = starts.data(),
+                                             .requests = requests,
+                                             .width = width,
+                                             .accepted_rows = rows_got.data(),
+                                             .num_emitted = count_got.data(),
+                                             .emitted = emitted.data(),
+                                             .src_slots = src.data(),
+                                             .dst_slots = dst.data(),
+                                             .context_lens = contexts.data(),
+                                             .block_tables = tables.data(),
+                                             .table_width = table_width,
+                                             .block_size = block_size,
+                                             .forced = counts};
     CHECK_EQ(trtspec::cuda::accept(params, nullptr), cudaSuccess);
     if (wrong >= 0) {
       CHECK_EQ(wrong, requests - 1);
@@ -137,15 +146,22 @@ void tree_mask_follows_the_rule() {
   }
   using trtspec::cuda::MaskKind;
   for (const std::int64_t window : {0, 9}) {
-    for (const MaskKind kind :
-         {MaskKind::boolean, MaskKind::f32, MaskKind::bf16, MaskKind::f16}) {
+    for (const MaskKind kind : {MaskKind::boolean, MaskKind::f32, MaskKind::bf16, MaskKind::f16}) {
       std::vector<std::uint32_t> out(3 * kWidth * kLength, 0xdddddddd);
-      CHECK_EQ(trtspec::cuda::tree_mask({.out = out.data(), .kind = kind, .requests = 3,
-                                         .rows = kRows, .width = kWidth, .length = kLength,
-                                         .mask_words = kWords, .positions = positions,
-                                         .slot_mapping = slots, .query_start = starts,
-                                         .context_lens = contexts, .is_tree = trees,
-                                         .tree_mask = mask, .sliding_window = window},
+      CHECK_EQ(trtspec::cuda::tree_mask({.out = out.data(),
+                                         .kind = kind,
+                                         .requests = 3,
+                                         .rows = kRows,
+                                         .width = kWidth,
+                                         .length = kLength,
+                                         .mask_words = kWords,
+                                         .positions = positions,
+                                         .slot_mapping = slots,
+                                         .query_start = starts,
+                                         .context_lens = contexts,
+                                         .is_tree = trees,
+                                         .tree_mask = mask,
+                                         .sliding_window = window},
                                         nullptr),
                cudaSuccess);
       for (std::int64_t i = 0; i < 3 * kWidth * kLength; ++i) {
@@ -155,7 +171,7 @@ void tree_mask_follows_the_rule() {
         if (t < starts[b + 1] && slots[t] >= 0) {
           const std::int64_t j = p - contexts[b];
           const bool near = window == 0 || positions[t] - p < window;
-          seen = j < 0 ? near
+          seen = j < 0      ? near
                  : trees[b] ? j < 64 && (mask[t * kWords] >> j & 1) != 0
                             : j <= row && near;
         }

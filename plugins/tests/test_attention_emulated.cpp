@@ -42,8 +42,8 @@ void compare(const Sizes& sizes, unsigned seed) {
     ++failed_checks();
     std::printf("%s%s, %d/%d heads of %d, blocks of %d, window %d: off by %g\n",
                 name_of(sizes.dtype), sizes.scaled ? ", K/V of 8 bits" : "", int(sizes.heads),
-                int(sizes.kv_heads), int(sizes.head_dim), int(sizes.block_size),
-                int(sizes.window), worst);
+                int(sizes.kv_heads), int(sizes.head_dim), int(sizes.block_size), int(sizes.window),
+                worst);
   }
 }
 

@@ -221,8 +221,9 @@ class Call {
         }
       }
       for (int d = 0; d < shape_.head_dim; ++d) {
-        const std::size_t i = (t * std::size_t(shape_.heads) + std::size_t(head)) *
-                                  std::size_t(shape_.head_dim) + std::size_t(d);
+        const std::size_t i =
+            (t * std::size_t(shape_.heads) + std::size_t(head)) * std::size_t(shape_.head_dim) +
+            std::size_t(d);
         const double off = std::fabs(sums[std::size_t(d)] / total - double(out_.get(i)));
         worst = std::isnan(off) ? HUGE_VAL : std::max(worst, off);
       }

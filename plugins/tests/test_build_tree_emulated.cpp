@@ -88,8 +88,7 @@ void grow(const Shape& shape) {
       chosen = shape.is_static ? some(shape.nodes, size) : Longs();
       const auto tree = [&](Side& s) {
         return trtspec::KeptTree{shape.nodes, shape.is_static ? chosen.data() : nullptr,
-                                 s.kept_tokens.data(), s.kept_parents.data(),
-                                 s.kept_scores.data()};
+                                 s.kept_tokens.data(), s.kept_parents.data(), s.kept_scores.data()};
       };
       trtspec::keep_best(pool(sides[0]), given(sides[0]), tree(sides[0]));
       CHECK_EQ(trtspec::cuda::keep_best(pool(sides[1]), given(sides[1]), tree(sides[1]), nullptr),
@@ -156,10 +155,18 @@ void grow_marginals(const Shape& shape) {
   for (int side = 0; side < 2; ++side) {
     const auto size = std::size_t(shape.requests * nodes);
     out[side].resize(size), parents[side].resize(size), scores[side].resize(size);
-    const trtspec::MarginalTrees params{shape.requests,   shape.depth,         count,
-                                        tokens.data(),    gains.data(),        starts.data(),
-                                        lanes.data(),     ranks.data(),        shape.is_static,
-                                        nodes,            out[side].data(),    parents[side].data(),
+    const trtspec::MarginalTrees params{shape.requests,
+                                        shape.depth,
+                                        count,
+                                        tokens.data(),
+                                        gains.data(),
+                                        starts.data(),
+                                        lanes.data(),
+                                        ranks.data(),
+                                        shape.is_static,
+                                        nodes,
+                                        out[side].data(),
+                                        parents[side].data(),
                                         scores[side].data()};
     if (side == 0) {
       trtspec::marginal_trees(params);

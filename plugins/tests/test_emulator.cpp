@@ -107,8 +107,8 @@ __global__ void hand_over_in_warp(bool before_read, bool before_write, int* wron
 
 void missing_barriers_show() {
   for (const auto kernel : {hand_over, hand_over_in_warp}) {
-    for (const auto& [before_read, before_write] : {std::pair{true, true}, {true, false},
-                                                    {false, true}, {false, false}}) {
+    for (const auto& [before_read, before_write] :
+         {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
       int wrong = 0;
       for (unsigned seed = 0; seed < 3; ++seed) {
         emulation::set_seed(seed);

@@ -193,7 +193,8 @@ struct Case {
     CHECK_EQ(few_row_dequantise(p, nullptr), cudaSuccess);
     const double step = sizes.dtype == DType::bf16 ? 0.004 : 0.0005;
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      if (!(std::fabs(found.get(i) - expected.get(i)) <= step * std::fabs(expected.get(i)) + 1e-7)) {
+      if (!(std::fabs(found.get(i) - expected.get(i)) <=
+            step * std::fabs(expected.get(i)) + 1e-7)) {
         return false;
       }
     }
@@ -212,8 +213,8 @@ struct Case {
   double expected(int row, int output) const {
     const double gate = sizes.with.swiglu ? sum(row, output / 16 * 32 + output % 16) : 0.0;
     const double value = sizes.with.swiglu ? gate / (1 + std::exp(-gate)) *
-                                            sum(row, output / 16 * 32 + 16 + output % 16)
-                                      : sum(row, output);
+                                                 sum(row, output / 16 * 32 + 16 + output % 16)
+                                           : sum(row, output);
     return value + (sizes.with.around ? residual.get(std::size_t(row * width + output)) : 0.0);
   }
 };

@@ -44,8 +44,8 @@ struct World {
   std::vector<float> draft_scores;
 
   trtspec::ResidentRequests requests() {
-    return {places, states.data(), filters.data(), ends.data(), num_ends, tables.data(),
-            table_width, pairs.data(), ring};
+    return {places,        states.data(), filters.data(), ends.data(), num_ends,
+            tables.data(), table_width,   pairs.data(),   ring};
   }
   trtspec::CacheLayout layout() const { return {block_size, table_width, words}; }
   std::int64_t num_items() const { return std::ssize(items); }
@@ -155,9 +155,16 @@ struct Rows {
         trees(w.items.size(), 1) {}
 
   trtspec::RowArrays arrays(bool of_target) {
-    return {ids.data(), positions.data(), slots.data(), tables.data(), starts.data(),
-            contexts.data(), reinterpret_cast<bool*>(trees.data()), masks.data(),
-            of_target ? wanted.data() : nullptr, of_target ? adapters.data() : nullptr};
+    return {ids.data(),
+            positions.data(),
+            slots.data(),
+            tables.data(),
+            starts.data(),
+            contexts.data(),
+            reinterpret_cast<bool*>(trees.data()),
+            masks.data(),
+            of_target ? wanted.data() : nullptr,
+            of_target ? adapters.data() : nullptr};
   }
   bool operator==(const Rows&) const = default;
 };
@@ -197,10 +204,23 @@ struct VerifyCall {
         starts(w.items.size() + 1, -7) {}
 
   trtspec::PackVerifyParams params(World& w) {
-    return {w.requests(), w.items.data(), w.num_items(), w.chunk.data(), w.draft_tokens.data(),
-            w.draft_parents.data(), w.draft_scores.data(), w.num_nodes, w.rule.behind, w.layout(),
-            rows.arrays(true), w.num_rows, w.num_rows, columns.arrays(), tokens.data(),
-            parents.data(), starts.data()};
+    return {w.requests(),
+            w.items.data(),
+            w.num_items(),
+            w.chunk.data(),
+            w.draft_tokens.data(),
+            w.draft_parents.data(),
+            w.draft_scores.data(),
+            w.num_nodes,
+            w.rule.behind,
+            w.layout(),
+            rows.arrays(true),
+            w.num_rows,
+            w.num_rows,
+            columns.arrays(),
+            tokens.data(),
+            parents.data(),
+            starts.data()};
   }
   bool operator==(const VerifyCall&) const = default;
 };
@@ -217,8 +237,8 @@ struct RolloutCall {
         ring_rows(std::size_t(w.num_rows), -7) {}
 
   trtspec::PackRolloutParams params(World& w) {
-    return {w.requests(), w.items.data(), w.num_items(), w.rule.behind, w.layout(),
-            rows.arrays(false), w.num_rows, last.data(), columns.arrays(), ring_rows.data()};
+    return {w.requests(),       w.items.data(), w.num_items(), w.rule.behind,    w.layout(),
+            rows.arrays(false), w.num_rows,     last.data(),   columns.arrays(), ring_rows.data()};
   }
   bool operator==(const RolloutCall&) const = default;
 };
@@ -245,8 +265,7 @@ struct Walk {
     width += below(3);
     accepted.resize(std::size_t(requests * width));
     CHECK_EQ(trtspec::accept(sampled.data(), call.tokens.data(), call.parents.data(),
-                             call.starts.data(), requests, width, accepted.data(),
-                             emitted.data()),
+                             call.starts.data(), requests, width, accepted.data(), emitted.data()),
              -1);
   }
 };
@@ -262,10 +281,25 @@ struct Advance {
         ring_rows(kept) {}
 
   trtspec::AdvanceParams params(World& w, const VerifyCall& call, const Walk& walk) {
-    return {w.requests(), w.items.data(), w.num_items(), w.chunk.data(), call.rows.starts.data(),
-            call.starts.data(), call.tokens.data(), call.parents.data(), walk.sampled.data(),
-            walk.accepted.data(), walk.emitted.data(), walk.width, w.block_size, w.rule,
-            result.data(), src.data(), dst.data(), kept.data(), ring_rows.data()};
+    return {w.requests(),
+            w.items.data(),
+            w.num_items(),
+            w.chunk.data(),
+            call.rows.starts.data(),
+            call.starts.data(),
+            call.tokens.data(),
+            call.parents.data(),
+            walk.sampled.data(),
+            walk.accepted.data(),
+            walk.emitted.data(),
+            walk.width,
+            w.block_size,
+            w.rule,
+            result.data(),
+            src.data(),
+            dst.data(),
+            kept.data(),
+            ring_rows.data()};
   }
   bool operator==(const Advance&) const = default;
 };

@@ -97,23 +97,23 @@ void check_call(const Call& call, std::int64_t k, bool mapped) {
   trtspec::draft_candidates(call.logits.data(), call.rows, call.vocab, call.params(), token_map, k,
                             want_ids.data(), want_logprobs.data());
   memory.assign(trtspec::cuda::draft_candidates_workspace(call.rows, call.vocab, k) / 8 + 1, NAN);
-  CHECK_EQ(trtspec::cuda::draft_candidates(call.logits.data(), call.rows, call.vocab,
-                                           call.params(), token_map, k, got_ids.data(),
-                                           got_logprobs.data(), memory.data(), nullptr),
+  CHECK_EQ(trtspec::cuda::draft_candidates(call.logits.data(), call.rows, call.vocab, call.params(),
+                                           token_map, k, got_ids.data(), got_logprobs.data(),
+                                           memory.data(), nullptr),
            cudaSuccess);
   for (std::size_t i = 0; i < size; ++i) {
     // A row's total is a sum of floats on CPUs.
     const float off = std::fabs(got_logprobs[i] - want_logprobs[i]);
-    const bool same = got_logprobs[i] == want_logprobs[i] ||
-                      off < 1e-6f + 1e-6f * std::fabs(want_logprobs[i]);
+    const bool same =
+        got_logprobs[i] == want_logprobs[i] || off < 1e-6f + 1e-6f * std::fabs(want_logprobs[i]);
     if (got_ids[i] == want_ids[i] && same) continue;
     const std::size_t r = i / std::size_t(k);
     ++failed_checks();
     std::printf(
         "candidate %d of %d: %d (%g), not %d (%g): temperature %g, top_k %d, top_p %g, min_p %g\n",
         int(i % std::size_t(k)), int(call.vocab), int(got_ids[i]), double(got_logprobs[i]),
-        int(want_ids[i]), double(want_logprobs[i]), double(call.temperature[r]),
-        int(call.top_k[r]), double(call.top_p[r]), double(call.min_p[r]));
+        int(want_ids[i]), double(want_logprobs[i]), double(call.temperature[r]), int(call.top_k[r]),
+        double(call.top_p[r]), double(call.min_p[r]));
   }
 }
 

@@ -50,16 +50,31 @@ void delta_equals_cpu(unsigned seed) {
     kept_gates[i].resize(gates.size());
     mixed[i].resize(x.size(), 7);
     out[i].resize(std::size_t(rows * heads * value), 7);
-    const trtspec::CausalConvParams conv{
-        .x = x.data(), .x_row_stride = channels, .weight = weight.data(),
-        .bias = seed % 3 == 0 ? nullptr : bias.data(), .tail = tails[i].data(),
-        .kept = kept[i].data(), .out = mixed[i].data(), .dtype = DType::f32,
-        .channels = channels, .width = width, .walk = walk};
-    const trtspec::GatedDeltaParams delta{
-        .qkv = mixed[0].data(), .gates = gates.data(), .kept = kept_gates[i].data(),
-        .out = out[i].data(), .dtype = DType::f32, .a_log = a_log.data(),
-        .dt_bias = dt_bias.data(), .state = states[i].data(), .key_heads = key_heads,
-        .value_heads = heads, .tiled = seed % 2 == 0, .key_dim = key, .value_dim = value, .walk = walk};
+    const trtspec::CausalConvParams conv{.x = x.data(),
+                                         .x_row_stride = channels,
+                                         .weight = weight.data(),
+                                         .bias = seed % 3 == 0 ? nullptr : bias.data(),
+                                         .tail = tails[i].data(),
+                                         .kept = kept[i].data(),
+                                         .out = mixed[i].data(),
+                                         .dtype = DType::f32,
+                                         .channels = channels,
+                                         .width = width,
+                                         .walk = walk};
+    const trtspec::GatedDeltaParams delta{.qkv = mixed[0].data(),
+                                          .gates = gates.data(),
+                                          .kept = kept_gates[i].data(),
+                                          .out = out[i].data(),
+                                          .dtype = DType::f32,
+                                          .a_log = a_log.data(),
+                                          .dt_bias = dt_bias.data(),
+                                          .state = states[i].data(),
+                                          .key_heads = key_heads,
+                                          .value_heads = heads,
+                                          .tiled = seed % 2 == 0,
+                                          .key_dim = key,
+                                          .value_dim = value,
+                                          .walk = walk};
     if (i == 0) {
       trtspec::causal_conv(conv);
       trtspec::gated_delta(delta);
@@ -91,13 +106,25 @@ void mamba2_equals_cpu(unsigned seed) {
   for (int i = 0; i < 2; ++i) {
     kept[i].resize(std::size_t(rows * heads));
     out[i].resize(std::size_t(rows * inner), 7);
-    const trtspec::Mamba2Params mamba{
-        .xbc = xbc.data(), .dt = both.data(), .dt_row_stride = inner + heads,
-        .gate = both.data() + heads, .gate_row_stride = inner + heads, .kept = kept[i].data(),
-        .out = out[i].data(), .dtype = DType::f32, .a_log = a_log.data(),
-        .dt_bias = dt_bias.data(), .skip = skip.data(), .dt_min = seed % 2 ? 0.3f : 0,
-        .dt_max = seed % 2 ? 1.2f : INFINITY, .state = states[i].data(), .heads = heads,
-        .head_dim = head_dim, .groups = groups, .state_size = size, .walk = walk};
+    const trtspec::Mamba2Params mamba{.xbc = xbc.data(),
+                                      .dt = both.data(),
+                                      .dt_row_stride = inner + heads,
+                                      .gate = both.data() + heads,
+                                      .gate_row_stride = inner + heads,
+                                      .kept = kept[i].data(),
+                                      .out = out[i].data(),
+                                      .dtype = DType::f32,
+                                      .a_log = a_log.data(),
+                                      .dt_bias = dt_bias.data(),
+                                      .skip = skip.data(),
+                                      .dt_min = seed % 2 ? 0.3f : 0,
+                                      .dt_max = seed % 2 ? 1.2f : INFINITY,
+                                      .state = states[i].data(),
+                                      .heads = heads,
+                                      .head_dim = head_dim,
+                                      .groups = groups,
+                                      .state_size = size,
+                                      .walk = walk};
     if (i == 0) {
       trtspec::mamba2(mamba);
     } else {

@@ -50,10 +50,10 @@ Tensor attend(const trtspec::AttentionCall& call, const Tensor& q,
                                     : trtspec::cuda::rotated_tree_attention_workspace(params),
                 q);
   void* const memory = scratch.mutable_data_ptr();
-  C10_CUDA_CHECK(rotation == nullptr
-                     ? trtspec::cuda::paged_tree_attention(params, memory, stream_of(q))
-                     : trtspec::cuda::rotated_tree_attention(params, *rotation, memory,
-                                                             stream_of(q)));
+  C10_CUDA_CHECK(
+      rotation == nullptr
+          ? trtspec::cuda::paged_tree_attention(params, memory, stream_of(q))
+          : trtspec::cuda::rotated_tree_attention(params, *rotation, memory, stream_of(q)));
   return call.out();
 }
 
@@ -103,9 +103,8 @@ Tensor rotated_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v,
     trtspec::check_device(op, "cos or sin", factors, q);
     TORCH_CHECK(factors.is_contiguous(), op, ": cos and sin must be contiguous");
   }
-  const trtspec::cuda::RotationParams rotation{cos.const_data_ptr<float>(),
-                                               sin.const_data_ptr<float>(), 2 * cos.size(2),
-                                               interleaved};
+  const trtspec::cuda::RotationParams rotation{
+      cos.const_data_ptr<float>(), sin.const_data_ptr<float>(), 2 * cos.size(2), interleaved};
   return attend(trtspec::AttentionCall(q, k, v, k_cache, v_cache, positions, slot_mapping,
                                        block_tables, query_start, context_lens, is_tree, tree_mask,
                                        scale, sliding_window, 0.0, std::nullopt),
@@ -113,9 +112,8 @@ Tensor rotated_tree_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 Tensor causal_conv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                   Tensor& tail, Tensor& kept, const Tensor& state_slots,
-                   const Tensor& query_start, const Tensor& context_lens, const Tensor& is_tree,
-                   const Tensor& tree_mask) {
+                   Tensor& tail, Tensor& kept, const Tensor& state_slots, const Tensor& query_start,
+                   const Tensor& context_lens, const Tensor& is_tree, const Tensor& tree_mask) {
   const c10::cuda::CUDAGuard guard(x.device());
   const trtspec::CausalConvCall call(x, weight, bias, tail, kept, state_slots, query_start,
                                      context_lens, is_tree, tree_mask);
@@ -173,10 +171,11 @@ void mask_logits(Tensor& logits, const std::optional<Tensor>& allowed,
                                             logits.size(1), call.mask(), stream_of(logits)));
 }
 
-std::tuple<Tensor, Tensor> draft_candidates(
-    const Tensor& logits, const Tensor& temperature, const Tensor& top_k, const Tensor& top_p,
-    const Tensor& min_p, const Tensor& seed, const Tensor& sample_index, const Tensor& output_index,
-    const std::optional<Tensor>& token_map, int64_t k) {
+std::tuple<Tensor, Tensor> draft_candidates(const Tensor& logits, const Tensor& temperature,
+                                            const Tensor& top_k, const Tensor& top_p,
+                                            const Tensor& min_p, const Tensor& seed,
+                                            const Tensor& sample_index, const Tensor& output_index,
+                                            const std::optional<Tensor>& token_map, int64_t k) {
   const c10::cuda::CUDAGuard guard(logits.device());
   const trtspec::SamplingCall call("draft_candidates", logits, temperature, top_k, top_p, min_p,
                                    seed, sample_index, output_index);
@@ -218,8 +217,7 @@ std::tuple<Tensor, Tensor> accept(const Tensor& sampled, const Tensor& tokens,
   return {accepted_rows, num_emitted};
 }
 
-void kv_compact(at::TensorList caches, const Tensor& src_slots,
-                const Tensor& dst_slots) {
+void kv_compact(at::TensorList caches, const Tensor& src_slots, const Tensor& dst_slots) {
   const c10::cuda::CUDAGuard guard(src_slots.device());
   const trtspec::KvCompactCall call(caches, src_slots, dst_slots);
   TORCH_CHECK(call.src.size(0) <= trtspec::cuda::kMaxCompactPairs,
@@ -227,10 +225,10 @@ void kv_compact(at::TensorList caches, const Tensor& src_slots,
               " rows on CUDA, got ", call.src.size(0),
               "; pairs of different requests may go in calls of their own");
   for (const trtspec::CacheGroup& group : call.groups) {
-    C10_CUDA_CHECK(trtspec::cuda::kv_compact(
-        group.data.data(), int64_t(group.data.size()), group.row_bytes,
-        call.src.const_data_ptr<int64_t>(), call.dst.const_data_ptr<int64_t>(), call.src.size(0),
-        stream_of(src_slots)));
+    C10_CUDA_CHECK(trtspec::cuda::kv_compact(group.data.data(), int64_t(group.data.size()),
+                                             group.row_bytes, call.src.const_data_ptr<int64_t>(),
+                                             call.dst.const_data_ptr<int64_t>(), call.src.size(0),
+                                             stream_of(src_slots)));
   }
 }
 
@@ -271,8 +269,8 @@ trtspec::Trees marginal_trees(const Tensor& tokens, const Tensor& gains, const T
         const int64_t candidates = lanes.size(0);
         const Tensor scratch =
             workspace(trtspec::cuda::marginal_trees_workspace(params, candidates), tokens);
-        C10_CUDA_CHECK(trtspec::cuda::marginal_trees(
-            params, candidates, scratch.mutable_data_ptr(), stream_of(tokens)));
+        C10_CUDA_CHECK(trtspec::cuda::marginal_trees(params, candidates, scratch.mutable_data_ptr(),
+                                                     stream_of(tokens)));
       });
 }
 

@@ -68,9 +68,9 @@ struct FewRowCall {
   void take_packed(const Tensor& weight_, const std::optional<Tensor>& scales_,
                    const std::optional<Tensor>& zeros_, const std::optional<Tensor>& offsets_) {
     const int64_t group = params.group_size, depth = x.size(1);
-    TORCH_CHECK(group == 0 || group == 16 || group == 32 || group == 64 || group == 128 ||
-                    group == 256,
-                kOp, ": group_size must be 0, 16, 32, 64, 128 or 256, got ", group);
+    TORCH_CHECK(
+        group == 0 || group == 16 || group == 32 || group == 64 || group == 128 || group == 256,
+        kOp, ": group_size must be 0, 16, 32, 64, 128 or 256, got ", group);
     TORCH_CHECK(params.dtype != trtspec::DType::f32 && depth > 0, kOp, ": packed weights are ",
                 "multiplied by bfloat16 or float16, got x of ", x.scalar_type(), " with shape ",
                 x.sizes());

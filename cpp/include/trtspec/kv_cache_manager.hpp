@@ -71,8 +71,7 @@ class KVCacheManager final : public KVCache {
 
   // Length of the longest cached prefix: a multiple of block_size, at most tokens.size() - 1, since
   // the last token's row must be computed to have its logits.
-  std::int64_t match(std::span<const std::int64_t> tokens,
-                     std::int64_t adapter = 0) const override;
+  std::int64_t match(std::span<const std::int64_t> tokens, std::int64_t adapter = 0) const override;
   // Starts a sequence on the first num_cached rows of the cached prefix of `tokens` (at most
   // match(tokens, adapter), a multiple of block_size); they count as committed.
   void begin(std::int64_t request, std::span<const std::int64_t> tokens, std::int64_t num_cached,

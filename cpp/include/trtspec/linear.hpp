@@ -48,11 +48,11 @@ constexpr std::int64_t kCodeOutputs = 16;  // output features of codes that are 
 // The same with weights in codes of 4 or 8 bits: W = (code - zero) * scale + offset; or in floats of
 // 8 bits, times a scale.
 struct LinearQuantisedParams {
-  LinearParams linear;   // packed: [ceil(out_features / 16), ceil(in_features / D), 16, 4] bytes of
-                         // D = 32 / bits inputs: codes plus 2^(bits - 1); those of 4 bits in the
-                         // lower halves of four bytes for inputs 0 to 3, in the upper for 4 to 7
-  const void* scales;    // [ceil(out_features / 16), groups, 16] of scale_dtype
-  const void* offsets;   // as scales, or null
+  LinearParams linear;  // packed: [ceil(out_features / 16), ceil(in_features / D), 16, 4] bytes of
+                        // D = 32 / bits inputs: codes plus 2^(bits - 1); those of 4 bits in the
+                        // lower halves of four bytes for inputs 0 to 3, in the upper for 4 to 7
+  const void* scales;   // [ceil(out_features / 16), groups, 16] of scale_dtype
+  const void* offsets;  // as scales, or null
   const std::int8_t* zeros;  // as many, or null
   DType scale_dtype;
   std::int64_t bits;

@@ -56,8 +56,8 @@ class LogitsProcessor {
   std::vector<std::int64_t> end_tokens_;
   std::int64_t num_prompt_tokens_;
   std::int64_t length_ = 0;
-  std::size_t tail_length_ = 0;      // what the longest bad word asks for
-  std::vector<std::int64_t> tail_;   // the newest tokens, so many at most
+  std::size_t tail_length_ = 0;     // what the longest bad word asks for
+  std::vector<std::int64_t> tail_;  // the newest tokens, so many at most
   // Of each token that a penalty concerns: how often it is in the output.
   std::unordered_map<std::int64_t, std::int64_t> counts_;
 };

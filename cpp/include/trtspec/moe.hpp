@@ -22,11 +22,12 @@ struct ExpertLayers {
 };
 
 struct MoeParams {
-  const void* x;               // [rows, hidden], of `dtype`
-  const std::int64_t* chosen;  // [rows, top_k]: different experts in a row, each in [0, num_experts)
-  const float* weights;        // [rows, top_k]
-  const void* residual;        // [rows, hidden], of `dtype`, or null
-  void* out;                   // [rows, hidden], of `dtype`
+  const void* x;  // [rows, hidden], of `dtype`
+  const std::int64_t*
+      chosen;            // [rows, top_k]: different experts in a row, each in [0, num_experts)
+  const float* weights;  // [rows, top_k]
+  const void* residual;  // [rows, hidden], of `dtype`, or null
+  void* out;             // [rows, hidden], of `dtype`
   std::int64_t rows;
   std::int64_t hidden;
   std::int64_t inner;

@@ -52,7 +52,7 @@ struct StepItem {
   std::int64_t num_rows;   // of a prompt; 1 of a request that generates
   std::int64_t generates;  // 0 or 1
   std::int64_t max_nodes;
-  std::int64_t samples;      // 0 or 1
+  std::int64_t samples;  // 0 or 1
   // Of a prompt, where its tokens lie: those of all rows, and unless it samples, one more.
   std::int64_t first_token;
 
@@ -66,9 +66,9 @@ struct StepItem {
 // What a device keeps of its requests.
 struct ResidentRequests {
   std::int64_t num_places;
-  RequestState* states;        // [places]
-  const float* filters;        // [places, 3]: temperature, top_p, min_p
-  const std::int64_t* ends;    // [places, num_ends]: tokens that end the text; -1 behind them
+  RequestState* states;      // [places]
+  const float* filters;      // [places, 3]: temperature, top_p, min_p
+  const std::int64_t* ends;  // [places, num_ends]: tokens that end the text; -1 behind them
   std::int64_t num_ends;
   const std::int32_t* tables;  // [places, table_width]: blocks; -1 behind them
   std::int64_t table_width;    // blocks_per_sequence of the layout
@@ -100,7 +100,7 @@ struct PackVerifyParams {
   ResidentRequests requests;
   const StepItem* items;  // [B]
   std::int64_t num_items;
-  const std::int64_t* chunk;  // tokens of prompts
+  const std::int64_t* chunk;          // tokens of prompts
   const std::int64_t* draft_tokens;   // [B, num_nodes]
   const std::int32_t* draft_parents;  // [B, num_nodes]
   const float* draft_scores;          // [B, num_nodes]
@@ -108,8 +108,8 @@ struct PackVerifyParams {
   std::int64_t behind;  // see PairRule
   CacheLayout layout;
 
-  RowArrays rows;          // with num_items requests
-  std::int64_t num_rows;   // T
+  RowArrays rows;           // with num_items requests
+  std::int64_t num_rows;    // T
   std::int64_t num_logits;  // R
   SamplingArrays columns;   // [R]
   std::int64_t* tokens;     // [R]; 0 for roots
@@ -126,11 +126,11 @@ struct PackRolloutParams {
   std::int64_t behind;
   CacheLayout layout;
 
-  RowArrays rows;         // logits_rows: null; with num_items requests
-  std::int64_t num_rows;  // T
-  std::int64_t* last_rows;   // [B]: the last row of each; 0 without
-  SamplingArrays columns;    // [B]; 0 without
-  std::int64_t* ring_rows;   // [T]: where the state of each row lies among all rings; 0 for padding
+  RowArrays rows;           // logits_rows: null; with num_items requests
+  std::int64_t num_rows;    // T
+  std::int64_t* last_rows;  // [B]: the last row of each; 0 without
+  SamplingArrays columns;   // [B]; 0 without
+  std::int64_t* ring_rows;  // [T]: where the state of each row lies among all rings; 0 for padding
 };
 
 // What becomes of a verified step. Changes requests.states and requests.pairs.
@@ -139,11 +139,11 @@ struct AdvanceParams {
   const StepItem* items;  // [B]
   std::int64_t num_items;
   const std::int64_t* chunk;
-  const std::int32_t* query_start;  // [B + 1], of the target's call
-  const std::int32_t* row_start;    // [B + 1]
-  const std::int64_t* tokens;       // [R]
-  const std::int32_t* parents;      // [R]
-  const std::int64_t* sampled;      // [R]
+  const std::int32_t* query_start;    // [B + 1], of the target's call
+  const std::int32_t* row_start;      // [B + 1]
+  const std::int64_t* tokens;         // [R]
+  const std::int32_t* parents;        // [R]
+  const std::int64_t* sampled;        // [R]
   const std::int32_t* accepted_rows;  // [B, width], as `accept` gives them
   const std::int32_t* num_emitted;    // [B]
   std::int64_t width;

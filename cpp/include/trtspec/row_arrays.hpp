@@ -17,16 +17,16 @@ struct CacheLayout {
 // The inputs of a call that are written row by row (trtspec/backends/inputs.py): T rows, B requests,
 // R rows whose logits are wanted.
 struct RowArrays {
-  std::int64_t* input_ids;      // [T]
-  std::int64_t* positions;      // [T]
-  std::int64_t* slot_mapping;   // [T]
-  std::int32_t* block_tables;   // [B, M]; -1 behind a request's blocks
-  std::int32_t* query_start;    // [B + 1]
-  std::int32_t* context_lens;   // [B]
-  bool* is_tree;                // [B]
-  std::int64_t* tree_mask;      // [T, W]
-  std::int64_t* logits_rows;    // [R]; null if none are wanted
-  std::int32_t* adapters;       // [T]; may be null
+  std::int64_t* input_ids;     // [T]
+  std::int64_t* positions;     // [T]
+  std::int64_t* slot_mapping;  // [T]
+  std::int32_t* block_tables;  // [B, M]; -1 behind a request's blocks
+  std::int32_t* query_start;   // [B + 1]
+  std::int32_t* context_lens;  // [B]
+  bool* is_tree;               // [B]
+  std::int64_t* tree_mask;     // [T, W]
+  std::int64_t* logits_rows;   // [R]; null if none are wanted
+  std::int32_t* adapters;      // [T]; may be null
 };
 
 }  // namespace trtspec

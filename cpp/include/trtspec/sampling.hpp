@@ -11,10 +11,10 @@ namespace trtspec {
 
 // The parameters of `rows` rows; each array holds one value a row.
 struct SamplingRows {
-  const float* temperature;          // 0 = greedy
-  const std::int32_t* top_k;         // 0 = off
-  const float* top_p;                // >= 1 = off
-  const float* min_p;                // 0 = off
+  const float* temperature;   // 0 = greedy
+  const std::int32_t* top_k;  // 0 = off
+  const float* top_p;         // >= 1 = off
+  const float* min_p;         // 0 = off
   const std::int64_t* seed;
   const std::int64_t* sample_index;
   const std::int64_t* output_index;

@@ -161,14 +161,14 @@ class Scheduler {
   DraftLimits drafts_;
   std::vector<Sequence*> running_;  // in the order in which they began
   std::deque<Sequence*> waiting_;
-  std::vector<Ready> ready_;  // what pass 1 gave rows
-  bool is_short_ = false;     // somebody lacked blocks in it
+  std::vector<Ready> ready_;   // what pass 1 gave rows
+  bool is_short_ = false;      // somebody lacked blocks in it
   bool must_collect_ = false;  // and nobody may be preempted now
   bool has_reserved_ = false;
   std::vector<Sequence*> preempted_;
   std::deque<std::vector<Launched>> launches_;  // the oldest first
   std::vector<Sequence*> resting_;              // finished, with blocks
-  std::vector<std::int64_t> lengths_;  // of each draft, for one call
+  std::vector<std::int64_t> lengths_;           // of each draft, for one call
 };
 
 }  // namespace trtspec

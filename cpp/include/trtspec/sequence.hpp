@@ -12,7 +12,7 @@ namespace trtspec {
 // generates emits is not known before: the next begins behind `least`, and may go as far as `most`.
 struct InFlight {
   std::int64_t launches = 0;
-  std::int64_t rows = 0;  // that are certainly committed: the prompt's, and a root of each
+  std::int64_t rows = 0;   // that are certainly committed: the prompt's, and a root of each
   std::int64_t least = 0;  // tokens emitted, unless the text ends
   std::int64_t most = 0;
 
@@ -29,7 +29,7 @@ struct InFlight {
 };
 
 struct Sequence {
-  std::int64_t id = 0;  // unique among those of a ResourceManager
+  std::int64_t id = 0;               // unique among those of a ResourceManager
   std::vector<std::int64_t> tokens;  // prompt and output so far, the newest one last
   std::int64_t num_prompt_tokens = 0;
   std::int64_t max_output_tokens = 0;  // that it may emit in all, cut to what max_seq_len leaves

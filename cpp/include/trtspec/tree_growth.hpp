@@ -39,11 +39,11 @@ struct BeamRows {
   std::int64_t depth;
   std::vector<std::int64_t> tokens;
   std::vector<std::int64_t> positions;
-  std::vector<std::int64_t> slots;          // where their K/V go; -1 for padding
-  std::vector<std::int64_t> masks;          // of mask_words each
-  std::vector<std::int64_t> rows_above;     // of their parents among all rows last fed
-  std::vector<std::int32_t> starts;         // the first row of each request, and the end
-  std::vector<std::int32_t> context_lens;   // of each request
+  std::vector<std::int64_t> slots;         // where their K/V go; -1 for padding
+  std::vector<std::int64_t> masks;         // of mask_words each
+  std::vector<std::int64_t> rows_above;    // of their parents among all rows last fed
+  std::vector<std::int32_t> starts;        // the first row of each request, and the end
+  std::vector<std::int32_t> context_lens;  // of each request
 };
 
 // Rows lie behind the accepted ones: row j of a request's rollout at cache offset j behind its
@@ -78,11 +78,11 @@ class TreeGrowth {
     std::int64_t gap;      // see RolloutRoot
     std::span<const std::int32_t> blocks;
     DraftNodes pool;
-    std::vector<float> chances;           // of the pool's paths, in logarithms
-    std::int64_t pooled = 0;              // candidates before those of the newest depth
+    std::vector<float> chances;            // of the pool's paths, in logarithms
+    std::int64_t pooled = 0;               // candidates before those of the newest depth
     std::vector<std::int64_t> fed = {-1};  // pool indices of the rows last fed; -1: the root
-    std::vector<std::int64_t> ancestors;  // the masks of these
-    std::vector<std::int64_t> beam;       // of the newest candidates those to be fed
+    std::vector<std::int64_t> ancestors;   // the masks of these
+    std::vector<std::int64_t> beam;        // of the newest candidates those to be fed
 
     // Of the beam, the best chance; -inf where nothing is to be fed.
     float best_chance() const;

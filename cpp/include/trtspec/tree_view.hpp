@@ -57,8 +57,7 @@ struct TreeView {
     std::vector<std::int32_t> reached;
     std::vector<bool> taken;
   };
-  Outcomes outcomes(std::span<const std::int64_t> text,
-                    const TreeView* verified = nullptr) const;
+  Outcomes outcomes(std::span<const std::int64_t> text, const TreeView* verified = nullptr) const;
   // Of each source up to the last one of a node, how many nodes it proposed, and how many of those
   // the accepted `rows` are: 0 the root's, n + 1 that of node n.
   struct OfSource {

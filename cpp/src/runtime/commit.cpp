@@ -52,9 +52,8 @@ Moves compaction(std::span<const ScheduledRows> items, const StepResult& result,
   return moves;
 }
 
-StateMoves state_moves(std::span<const ScheduledRows> items,
-                       std::span<const ScheduledState> states, const StepResult& result,
-                       std::span<const std::int64_t> nodes) {
+StateMoves state_moves(std::span<const ScheduledRows> items, std::span<const ScheduledState> states,
+                       const StepResult& result, std::span<const std::int64_t> nodes) {
   check_size(result.size(), items.size(), "results");
   check_size(states.size(), items.size(), "states");
   check_size(nodes.size(), items.size(), "numbers of nodes");

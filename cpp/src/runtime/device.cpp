@@ -57,8 +57,8 @@ void HostDevice::move_rows(std::span<const at::Tensor> caches, std::int64_t row_
                            std::span<const std::int64_t> src_slots,
                            std::span<const std::int64_t> dst_slots) {
   const Rows rows = rows_of(caches, row_elements, src_slots, dst_slots);
-  kv_compact(addresses(caches).data(), std::ssize(caches), rows.bytes, rows.slots,
-             src_slots.data(), dst_slots.data(), std::ssize(src_slots));
+  kv_compact(addresses(caches).data(), std::ssize(caches), rows.bytes, rows.slots, src_slots.data(),
+             dst_slots.data(), std::ssize(src_slots));
 }
 
 void HostDevice::place_rows(const at::Tensor& to, std::span<const std::int64_t> indices,
@@ -140,16 +140,16 @@ void GpuDevice::sample(const at::Tensor& logits, const SamplingRows& params, std
 }
 
 void GpuDevice::draft_candidates(const at::Tensor& logits, const SamplingRows& params,
-                                 const at::Tensor& token_map, std::int64_t count,
-                                 std::int64_t* ids, float* logprobs) {
+                                 const at::Tensor& token_map, std::int64_t count, std::int64_t* ids,
+                                 float* logprobs) {
   check(logits);
   const std::int64_t rows = logits.size(0);
   const auto entries = static_cast<std::size_t>(rows * count);
   chosen_.reserve(entries * (kIdBytes + sizeof(float)));
   auto* chosen = reinterpret_cast<std::int64_t*>(chosen_.data());
   auto* gains = reinterpret_cast<float*>(chosen + entries);
-  gpu_->draft_candidates(logits.const_data_ptr<float>(), rows, logits.size(1),
-                         to_gpu(params, rows), to_gpu(token_map), count, chosen, gains);
+  gpu_->draft_candidates(logits.const_data_ptr<float>(), rows, logits.size(1), to_gpu(params, rows),
+                         to_gpu(token_map), count, chosen, gains);
   gpu_->copy_to_host(ids, chosen, entries * kIdBytes);
   gpu_->copy_to_host(logprobs, gains, entries * sizeof(float));
   gpu_->synchronize();

@@ -9,9 +9,9 @@ void DrafterNeeds::check() const {
   const auto text = [](const char* name, std::int64_t value) {
     return std::string(name) + "=" + std::to_string(value);
   };
-  for (const auto& [name, value] : {std::pair{"max_nodes", max_nodes},
-                                    std::pair{"max_depth", max_depth},
-                                    std::pair{"draft_slots", draft_slots}}) {
+  for (const auto& [name, value] :
+       {std::pair{"max_nodes", max_nodes}, std::pair{"max_depth", max_depth},
+        std::pair{"draft_slots", draft_slots}}) {
     if (value < 0) throw Error(text(name, value) + " of a drafter must be 0 or more");
   }
   if ((max_nodes == 0) != (max_depth == 0)) {

@@ -167,8 +167,9 @@ SpeculationContract read_speculation(const Json& json) {
     json.at("p_min").refuse(std::to_string(contract.p_min) + " is not at least 0 and below 1");
   }
   if (const Json* window = json.find("window")) {
-    window->refuse("a draft of which rows are let go (draft_window) runs in Python only; use "
-                   "trtspec.LLM, or rebuild it without");
+    window->refuse(
+        "a draft of which rows are let go (draft_window) runs in Python only; use trtspec.LLM, "
+        "or rebuild it without");
   }
   const Json* choices = json.find("choices");
   if (choices && !choices->is_null()) {
@@ -201,13 +202,12 @@ void check_environment(const EngineFolder& folder) {
   const Environment& built = folder.environment;
   const Environment here = Environment::here();
   const std::string lacking = missing_instructions(built.instructions.value_or(""));
-  check_facts(folder, std::array<Fact, 5>{{{"torch", built.torch, here.torch},
-                                           {"machine", built.machine, here.machine},
-                                           {"vector_isa", built.vector_isa, here.vector_isa},
-                                           {"ops", std::to_string(built.ops),
-                                            std::to_string(here.ops)},
-                                           {"instructions", lacking,
-                                            lacking.empty() ? "" : "missing"}}});
+  check_facts(folder,
+              std::array<Fact, 5>{{{"torch", built.torch, here.torch},
+                                   {"machine", built.machine, here.machine},
+                                   {"vector_isa", built.vector_isa, here.vector_isa},
+                                   {"ops", std::to_string(built.ops), std::to_string(here.ops)},
+                                   {"instructions", lacking, lacking.empty() ? "" : "missing"}}});
 }
 
 std::optional<std::string> read_fact(const Json& environment, std::string_view key) {
@@ -227,8 +227,9 @@ const Json* find_draft(const Json& json) {
   const Json& together = json.at("speculation");
   const std::span<const Json> drafts = json.at("drafts").items();
   if (!together.is_null() || drafts.size() > 1) {
-    together.refuse("an engine for a hybrid, of several drafters, runs in Python only; use "
-                    "trtspec.LLM, or build an engine for one of the drafters");
+    together.refuse(
+        "an engine for a hybrid, of several drafters, runs in Python only; use "
+        "trtspec.LLM, or build an engine for one of the drafters");
   }
   if (drafts.empty()) return nullptr;
   const Json& folder = drafts.front().at("folder");
@@ -250,21 +251,21 @@ EngineFolder read_config(const std::string& path, const Json& json) {
     adapters->refuse("an engine with room for adapters runs in Python only; use trtspec.LLM");
   }
   const Json& environment = json.at("environment");
-  EngineFolder folder{.path = path,
-                      .target = read_decoder(facts.at("target")),
-                      .draft = std::nullopt,
-                      .build = read_build(json.at("build")),
-                      .speculation = std::nullopt,
-                      .environment = {.torch = environment.at("torch").as_string(),
-                                      .machine = environment.at("machine").as_string(),
-                                      .vector_isa = environment.at("vector_isa").as_string(),
-                                      .ops = environment.at("ops").as_int(),
-                                      .compute_capability =
-                                          read_fact(environment, "compute_capability"),
-                                      .tensorrt = read_fact(environment, "tensorrt"),
-                                      .instructions = read_fact(environment, "instructions")},
-                      .target_record = read_record(json.at("weights").at("target")),
-                      .draft_record = {}};
+  EngineFolder folder{
+      .path = path,
+      .target = read_decoder(facts.at("target")),
+      .draft = std::nullopt,
+      .build = read_build(json.at("build")),
+      .speculation = std::nullopt,
+      .environment = {.torch = environment.at("torch").as_string(),
+                      .machine = environment.at("machine").as_string(),
+                      .vector_isa = environment.at("vector_isa").as_string(),
+                      .ops = environment.at("ops").as_int(),
+                      .compute_capability = read_fact(environment, "compute_capability"),
+                      .tensorrt = read_fact(environment, "tensorrt"),
+                      .instructions = read_fact(environment, "instructions")},
+      .target_record = read_record(json.at("weights").at("target")),
+      .draft_record = {}};
   if (draft) {
     folder.speculation = read_speculation(draft->at("speculation"));
     folder.draft = read_draft(facts.at(kDraft), folder.speculation->method);
@@ -316,8 +317,9 @@ EngineFolder EngineFolder::read(const std::string& path) {
   const Json json = Json::parse(read_file(name), name);
   const Json* version = json.is_object() ? json.find("format_version") : nullptr;
   if (!version) {
-    throw Error(path + " is not an engine folder: its config.json has no format_version; build one "
-                       "with trtspec-build");
+    throw Error(path +
+                " is not an engine folder: its config.json has no format_version; build one "
+                "with trtspec-build");
   }
   if (version->as_int() != kEngineFormatVersion) {
     throw Error(path + " has engine format " + std::to_string(version->as_int()) +

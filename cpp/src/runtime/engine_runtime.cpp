@@ -44,8 +44,8 @@ std::unique_ptr<Drafter> make_drafter(const Speculation& speculation, const Engi
                                       SessionEngine* engine, ResourceManager& resources) {
   if (speculation.source == Source::none) return std::make_unique<NoDrafter>();
   if (speculation.source == Source::ngram) {
-    return std::make_unique<NGramDrafter>(NGramOptions{
-        speculation.max_draft_len, speculation.min_ngram, speculation.max_ngram});
+    return std::make_unique<NGramDrafter>(
+        NGramOptions{speculation.max_draft_len, speculation.min_ngram, speculation.max_ngram});
   }
   if (speculation.source == Source::suffix) {
     return std::make_unique<SuffixDrafter>(speculation.suffix_decoding());
@@ -201,9 +201,8 @@ CacheBlocks CacheBlocks::of(const EngineFolder& folder, const SchedulerLimits& l
       stretch == 0 ? wanted : (budget - states) * apart / stretch;  // a state may be all there is
   const std::int64_t tokens = std::min({wanted, affordable, options.max_tokens.value_or(wanted)});
   if (tokens < size) {
-    throw Error("the KV cache would hold " + std::to_string(tokens) +
-                " tokens, less than one " + (layout.is_slots ? "slot" : "block") + " of " +
-                std::to_string(size) +
+    throw Error("the KV cache would hold " + std::to_string(tokens) + " tokens, less than one " +
+                (layout.is_slots ? "slot" : "block") + " of " + std::to_string(size) +
                 "; raise kv_cache_max_tokens or kv_cache_free_memory_fraction (" +
                 std::to_string(stretch / apart) + " bytes a token)");
   }
@@ -244,8 +243,7 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   const CacheBlocks blocks = plan();
   const auto with_caches = [&](const DecoderShape& shape, const SessionEngine::Sizes& sizes,
                                SessionEngine::Parts&& parts) {
-    return std::make_unique<SessionEngine>(folder, shape, sizes, opener.device(),
-                                           std::move(parts));
+    return std::make_unique<SessionEngine>(folder, shape, sizes, opener.device(), std::move(parts));
   };
   const CacheLayout layout = folder.layout();
   target_ = with_caches(folder.target,
@@ -256,16 +254,16 @@ EngineRuntime::EngineRuntime(const EngineFolder& folder, const SchedulerLimits& 
   std::vector<ResourceManager::Draft> drafts;
   if (needs.has_draft_cache) {
     const StateSizes& states = blocks.draft_states;
-    draft_ = with_caches(
-        folder.draft->decoder,
-        {.num_blocks = blocks.draft,
-         .num_states = states.num_states + states.num_snapshots + blocks.scratch_states,
-         .num_rows = 1},  // none can be rejected
-        std::move(draft));
+    draft_ =
+        with_caches(folder.draft->decoder,
+                    {.num_blocks = blocks.draft,
+                     .num_states = states.num_states + states.num_snapshots + blocks.scratch_states,
+                     .num_rows = 1},  // none can be rejected
+                    std::move(draft));
     const std::int64_t window = folder.draft->decoder.widest_window();
-    drafts.push_back({make_cache(layout, blocks.draft, window, kv.enable_block_reuse,
-                                 needs.lookahead, states),
-                      !needs.reads_hidden});
+    drafts.push_back(
+        {make_cache(layout, blocks.draft, window, kv.enable_block_reuse, needs.lookahead, states),
+         !needs.reads_hidden});
   }
   resources_ = std::make_unique<ResourceManager>(
       make_cache(layout, blocks.target, folder.target.widest_window(), kv.enable_block_reuse, 0,

@@ -10,7 +10,7 @@
 namespace trtspec {
 
 Environment Environment::here() {
-  struct utsname system {};
+  struct utsname system{};
   ::uname(&system);
   std::string torch = TORCH_VERSION;
   return {.torch = torch.substr(0, torch.find('+')),

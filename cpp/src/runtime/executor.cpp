@@ -127,8 +127,7 @@ std::vector<StepOutput> Executor::run(const StepPlan& plan) {
     if (!output.hidden.defined()) {
       throw std::logic_error("the target was built without hidden states");
     }
-    result.hidden =
-        at::index_select(output.hidden, 0, host_copy(kept_rows(items, result, drafts)));
+    result.hidden = at::index_select(output.hidden, 0, host_copy(kept_rows(items, result, drafts)));
   }
   const std::vector<std::int64_t> drafted = drafter_->on_accepted(plan, result);
   const Moves moves = compaction(items, result, resources_.target());
@@ -160,10 +159,11 @@ std::vector<StepOutput> Executor::conclude(std::span<const ScheduledRows> items,
   for (std::size_t i = 0; i < items.size(); ++i) {
     Request& request = request_of(items[i]);
     const std::span<const std::int64_t> emitted = result.emitted(i);
-    StepOutput& output = outputs.emplace_back(StepOutput{.request_id = request.id,
-                                                         .tokens = {emitted.begin(), emitted.end()},
-                                                         .error = {},
-                                                         .logprobs = std::move(result.logprobs[i])});
+    StepOutput& output =
+        outputs.emplace_back(StepOutput{.request_id = request.id,
+                                        .tokens = {emitted.begin(), emitted.end()},
+                                        .error = {},
+                                        .logprobs = std::move(result.logprobs[i])});
     if (result.failed(i)) output.error = no_usable_logits(request);
     request.finish_reason = result.ends[i];
     if (items[i].is_generation && output.error.empty()) {

@@ -25,7 +25,7 @@ RolloutDrafter::FirstPass HiddenStateDrafter::first_pass(std::span<const Request
 }
 
 std::vector<std::int64_t> HiddenStateDrafter::on_accepted(const StepPlan& plan,
-                                                    const StepResult& result) {
+                                                          const StepResult& result) {
   std::vector<std::int64_t> lengths;
   std::vector<RowGroup> groups;
   std::vector<at::Tensor> states;
@@ -71,13 +71,13 @@ void HiddenStateDrafter::release(std::int64_t request_id) {
 }
 
 RowGroup HiddenStateDrafter::group(const Request& request, std::int64_t start,
-                             std::int64_t count) const {
+                                   std::int64_t count) const {
   if (start + 1 + count > request.size()) {
     throw std::logic_error("a state's next token is known when its row is fed");
   }
   return rows(request, start,
-              std::span(request.tokens).subspan(static_cast<std::size_t>(start + 1),
-                                                static_cast<std::size_t>(count)));
+              std::span(request.tokens)
+                  .subspan(static_cast<std::size_t>(start + 1), static_cast<std::size_t>(count)));
 }
 
 }  // namespace trtspec

@@ -20,8 +20,7 @@ DraftBatch NGramDrafter::prepare_draft_tokens(const StepPlan& plan) {
   DraftBatch drafts;
   for (const ScheduledRows& item : plan.items) {
     const Request& request = request_of(item);
-    const std::int64_t count =
-        std::min({item.max_nodes, needs_.max_nodes, request.draft_depth()});
+    const std::int64_t count = std::min({item.max_nodes, needs_.max_nodes, request.draft_depth()});
     std::vector<std::int64_t> chain;
     if (count > 0) {
       NgramIndex& index =

@@ -40,8 +40,8 @@ const ort::AnyFunction* open_table(const std::string& path, std::string& tried) 
   if (!base) return refuse(path + " is not ONNX Runtime: it lacks OrtGetApiBase");
   const ort::AnyFunction* table = base()->api(kApiVersion);
   if (table) return table;
-  return refuse(path + " is ONNX Runtime " + base()->version() +
-                ", which is older than version " + std::to_string(kApiVersion) + " of its API");
+  return refuse(path + " is ONNX Runtime " + base()->version() + ", which is older than version " +
+                std::to_string(kApiVersion) + " of its API");
 }
 
 }  // namespace
@@ -49,14 +49,38 @@ const ort::AnyFunction* open_table(const std::string& path, std::string& tried) 
 namespace ort {
 
 Api::Api(const AnyFunction* t)
-    : error_message{t}, create_env{t}, disable_telemetry{t}, create_session{t}, run{t},
-      create_session_options{t}, set_log_severity{t}, set_num_threads{t}, input_count{t},
-      output_count{t}, input_type{t}, input_name{t}, output_name{t}, create_tensor{t},
-      tensor_data{t}, to_tensor_info{t}, element_type{t}, num_dimensions{t}, dimensions{t},
-      tensor_info{t}, create_cpu_memory_info{t}, allocator_free{t}, default_allocator{t},
-      release_env{t}, release_status{t}, release_memory_info{t}, release_session{t},
-      release_value{t}, release_type_info{t}, release_tensor_info{t},
-      release_session_options{t}, add_initializer{t} {}
+    : error_message{t},
+      create_env{t},
+      disable_telemetry{t},
+      create_session{t},
+      run{t},
+      create_session_options{t},
+      set_log_severity{t},
+      set_num_threads{t},
+      input_count{t},
+      output_count{t},
+      input_type{t},
+      input_name{t},
+      output_name{t},
+      create_tensor{t},
+      tensor_data{t},
+      to_tensor_info{t},
+      element_type{t},
+      num_dimensions{t},
+      dimensions{t},
+      tensor_info{t},
+      create_cpu_memory_info{t},
+      allocator_free{t},
+      default_allocator{t},
+      release_env{t},
+      release_status{t},
+      release_memory_info{t},
+      release_session{t},
+      release_value{t},
+      release_type_info{t},
+      release_tensor_info{t},
+      release_session_options{t},
+      add_initializer{t} {}
 
 }  // namespace ort
 

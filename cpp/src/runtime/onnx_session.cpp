@@ -18,15 +18,15 @@ constexpr const char* kModel = "model.";
 
 // TensorProto's numbers.
 constexpr std::array<std::pair<at::ScalarType, int>, 10> kTypes{{{at::kFloat, 1},
-                                                                {at::kByte, 2},
-                                                                {at::kChar, 3},
-                                                                {at::kShort, 5},
-                                                                {at::kInt, 6},
-                                                                {at::kLong, 7},
-                                                                {at::kBool, 9},
-                                                                {at::kHalf, 10},
-                                                                {at::kDouble, 11},
-                                                                {at::kBFloat16, 16}}};
+                                                                 {at::kByte, 2},
+                                                                 {at::kChar, 3},
+                                                                 {at::kShort, 5},
+                                                                 {at::kInt, 6},
+                                                                 {at::kLong, 7},
+                                                                 {at::kBool, 9},
+                                                                 {at::kHalf, 10},
+                                                                 {at::kDouble, 11},
+                                                                 {at::kBFloat16, 16}}};
 
 int type_of(at::ScalarType dtype) {
   for (const auto& [known, number] : kTypes) {

@@ -16,9 +16,7 @@ namespace {
 constexpr const char* kBorrowed = "target.";
 constexpr std::size_t kFirstMask = 3;  // among a graph's inputs
 
-std::size_t num_caches(const DecoderShape& shape) {
-  return shape.num_buffers();
-}
+std::size_t num_caches(const DecoderShape& shape) { return shape.num_buffers(); }
 
 // Which of the caches hold states.
 std::vector<std::int64_t> state_places(const DecoderShape& shape) {
@@ -120,13 +118,12 @@ EngineOpener::DraftSessions EngineOpener::lowered_draft(const Weights& own) cons
   const std::size_t caches = num_caches(draft.decoder);
   const auto path = [&](const char* name) { return folder_.draft_graph(name); };
   auto network = std::make_shared<DraftNetwork>(
-      DraftNetwork::Parts{
-          .pass = slot_graph(path("pass"), weights, draft.decoder, caches),
-          .head = graph(path("head"), weights),
-          .fuse = draft.reads_states ? graph(path("fuse"), weights) : nullptr,
-          .token_map = find(own, "token_map"),
-          .mask_hidden = find(own, "mask_hidden"),
-          .device = device_},
+      DraftNetwork::Parts{.pass = slot_graph(path("pass"), weights, draft.decoder, caches),
+                          .head = graph(path("head"), weights),
+                          .fuse = draft.reads_states ? graph(path("fuse"), weights) : nullptr,
+                          .token_map = find(own, "token_map"),
+                          .mask_hidden = find(own, "mask_hidden"),
+                          .device = device_},
       caches);
   const TreeShape shape = folder_.speculation->tree();
   const std::int64_t length = folder_.layout().tokens_per_block;
@@ -153,7 +150,7 @@ EngineOpener::DraftSessions EngineOpener::lowered_modules(const Weights& own) co
     }
     depths.emplace_back(
         DraftNetwork::Parts{.pass = slot_graph(folder_.draft_graph("pass-" + number), weights,
-                                                 draft.decoder, caches / count),
+                                               draft.decoder, caches / count),
                             .head = graph(folder_.draft_graph("head-" + number), weights),
                             .fuse = nullptr,
                             .token_map = find(own, prefix + "token_map"),
@@ -188,8 +185,7 @@ SlotGraph EngineOpener::slot_graph(const std::string& path, const Weights& weigh
     if (session->varies(kFirstMask)) slots.view = View::kPowers;
     return SlotGraph(std::move(session), std::move(slots), device_);
   }
-  auto session =
-      std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights, num_caches);
+  auto session = std::make_unique<OnnxSession>(libraries_.onnxruntime, path, weights, num_caches);
   const std::vector<std::int64_t> mask = session->input_sizes(kFirstMask);
   if (!mask.empty() && mask.back() < 0) slots.view = View::kSteps;
   return SlotGraph(std::move(session), std::move(slots), device_);

@@ -8,9 +8,16 @@ namespace trtspec {
 RowArrays PackedRows::arrays() const {
   const auto ints = [](const at::Tensor& x) { return x.mutable_data_ptr<std::int32_t>(); };
   const auto longs = [](const at::Tensor& x) { return x.mutable_data_ptr<std::int64_t>(); };
-  return {longs(rows[0]), longs(rows[1]), longs(rows[2]), ints(rows[3]),
-          ints(rows[4]), ints(rows[5]), rows[6].mutable_data_ptr<bool>(), longs(rows[7]),
-          longs(logits_rows), ints(adapters)};
+  return {longs(rows[0]),
+          longs(rows[1]),
+          longs(rows[2]),
+          ints(rows[3]),
+          ints(rows[4]),
+          ints(rows[5]),
+          rows[6].mutable_data_ptr<bool>(),
+          longs(rows[7]),
+          longs(logits_rows),
+          ints(adapters)};
 }
 
 RowGroup rows_of(const ScheduledRows& item, std::span<const std::int32_t> blocks, TreeView draft) {
@@ -36,7 +43,8 @@ PackedRows pack(std::span<const RowGroup> groups, const CacheLayout& layout) {
        host_tensor({rows}, at::kLong), host_tensor({count, layout.blocks_per_sequence}, at::kInt),
        host_tensor({count + 1}, at::kInt), host_tensor({count}, at::kInt),
        host_tensor({count}, at::kBool), host_tensor({rows, layout.mask_words}, at::kLong)},
-      host_tensor({logits}, at::kLong), host_tensor({rows}, at::kInt)};
+      host_tensor({logits}, at::kLong),
+      host_tensor({rows}, at::kInt)};
   RowWriter writer(packed.arrays(), layout);
   for (const RowGroup& group : groups) writer.add(group);
   return packed;

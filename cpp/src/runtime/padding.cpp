@@ -67,8 +67,7 @@ std::int64_t mask_length(std::span<const Group> groups, std::int64_t num_rows,
   return view_end(shape.view, end, shape.length);
 }
 
-PaddedCall make_call(std::span<const Group> groups, const RowPlaces& rows,
-                     const SlotShape& shape) {
+PaddedCall make_call(std::span<const Group> groups, const RowPlaces& rows, const SlotShape& shape) {
   const auto* positions = rows.positions.const_data_ptr<std::int64_t>();
   std::int64_t first_slot = groups[0].slot, last_slot = groups[0].slot;
   std::int64_t num_rows = 0, num_packed = 0;

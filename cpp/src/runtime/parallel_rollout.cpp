@@ -12,8 +12,8 @@ namespace {
 // Packed rows with those of the masks behind each request's own.
 struct MaskedRows {
   std::vector<std::int64_t> ids, positions, slots;
-  std::vector<std::int64_t> source;   // the row given that each is a copy of; a mask of the root's
-  std::vector<std::int64_t> masks;    // which rows are masks
+  std::vector<std::int64_t> source;  // the row given that each is a copy of; a mask of the root's
+  std::vector<std::int64_t> masks;   // which rows are masks
   std::vector<std::int32_t> starts;
   std::vector<std::int64_t> guesses;  // of each request the root's row and its masks
 };
@@ -90,9 +90,8 @@ std::vector<at::Tensor> ParallelRollout::run(std::vector<at::Tensor> inputs) {
   const at::Tensor ready =
       network_->draft(to_tensor(masked.ids), features, rows, engine.caches).ready;
   const std::int64_t depths = num_masks_ + 1;
-  const Candidates found =
-      draft_rows(*network_, ready.index_select(0, to_tensor(masked.guesses)), given.sampling,
-                 {depths, 0, 1}, tree_.count());
+  const Candidates found = draft_rows(*network_, ready.index_select(0, to_tensor(masked.guesses)),
+                                      given.sampling, {depths, 0, 1}, tree_.count());
   std::vector<DraftNodes> trees;
   for (std::int64_t request = 0; request < given.num_requests(); ++request) {
     trees.push_back(tree_.grow(found.ids_of(request * depths, depths),

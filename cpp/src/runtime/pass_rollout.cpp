@@ -44,9 +44,10 @@ std::vector<at::Tensor> beam_tensors(const BeamRows& beam, const at::Tensor& blo
   const std::int64_t rows = std::ssize(beam.tokens), batch = std::ssize(beam.context_lens);
   at::Tensor is_tree = host_tensor({batch}, at::kBool);
   std::fill_n(is_tree.mutable_data_ptr<bool>(), batch, true);
-  return {host_copy(beam.tokens), host_copy(beam.positions), host_copy(beam.slots), block_tables,
-          host_copy(beam.starts), host_copy(beam.context_lens), std::move(is_tree),
-          host_copy(beam.masks).view({rows, -1})};
+  return {host_copy(beam.tokens), host_copy(beam.positions),
+          host_copy(beam.slots),  block_tables,
+          host_copy(beam.starts), host_copy(beam.context_lens),
+          std::move(is_tree),     host_copy(beam.masks).view({rows, -1})};
 }
 
 std::vector<RolloutRoot> rollout_roots(const RowPlaces& rows, const at::Tensor& last_rows) {
@@ -118,9 +119,9 @@ PassRollout::Tensors PassRollout::begin(Tensors inputs, std::int64_t num_states,
   beam_states_.reset();
   if (num_states > 0) {
     const at::Tensor& slots = inputs[kRowInputs];
-    beam_states_.emplace(std::span(slots.const_data_ptr<std::int32_t>(),
-                                   static_cast<std::size_t>(slots.numel())),
-                         num_states);
+    beam_states_.emplace(
+        std::span(slots.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(slots.numel())),
+        num_states);
   }
   rows_ = 0;
   num_passes_ = 1;
@@ -135,8 +136,8 @@ PassRollout::Tensors PassRollout::next(const at::Tensor& ids, const at::Tensor& 
   }
   copies_ = {};
   const auto size = static_cast<std::size_t>(ids.numel());
-  growth_->record({ids.const_data_ptr<std::int64_t>(), size},
-                  {gains.const_data_ptr<float>(), size}, ids.size(1));
+  growth_->record({ids.const_data_ptr<std::int64_t>(), size}, {gains.const_data_ptr<float>(), size},
+                  ids.size(1));
   if (!growth_->can_go_on()) return {};
   // Where nothing is known of such a pass, it is made.
   const auto known = seconds_.find(growth_->next_rows());

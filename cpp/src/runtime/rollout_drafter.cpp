@@ -19,8 +19,10 @@ void check_rollout(const ModelEngine::Rollout& rollout, std::int64_t requests) {
   };
   if (!fits(rollout.tokens, at::kLong) || !fits(rollout.parents, at::kInt) ||
       !fits(rollout.scores, at::kFloat)) {
-    throw std::runtime_error("the draft engine must return tokens int64, parents int32 and scores "
-                             "float32, each [" + std::to_string(requests) + ", nodes], on the CPU");
+    throw std::runtime_error(
+        "the draft engine must return tokens int64, parents int32 and scores "
+        "float32, each [" +
+        std::to_string(requests) + ", nodes], on the CPU");
   }
 }
 

@@ -19,8 +19,7 @@ class RowValues {
         sample_index_(repeated<std::int64_t>(columns[5], depths.rows)),
         output_index_(repeated<std::int64_t>(columns[6], depths.rows)) {
     for (std::size_t i = 0; i < output_index_.size(); ++i) {
-      output_index_[i] +=
-          depths.depth + depths.step * (static_cast<std::int64_t>(i) % depths.rows);
+      output_index_[i] += depths.depth + depths.step * (static_cast<std::int64_t>(i) % depths.rows);
     }
   }
 
@@ -78,9 +77,8 @@ Candidates draft_rows(DraftNetwork& network, const at::Tensor& ready,
   const std::int64_t rows = logits.size(0);
   const auto size = static_cast<std::size_t>(rows * count);
   Candidates found{std::vector<std::int64_t>(size), std::vector<float>(size), count};
-  network.device().draft_candidates(logits, RowValues(sampling, depths).view(),
-                                    network.token_map(), count, found.ids.data(),
-                                    found.gains.data());
+  network.device().draft_candidates(logits, RowValues(sampling, depths).view(), network.token_map(),
+                                    count, found.ids.data(), found.gains.data());
   // Rounding lets a certain child's exceed 0 by 1e-16; it would then outrank its parent.
   for (float& gain : found.gains) gain = std::min(gain, 0.0F);
   return found;

@@ -36,8 +36,8 @@ SamplingRows SamplingTable::view() const {
 }
 
 SamplingColumns SamplingTable::columns() const {
-  return {host_copy(temperature_),  host_copy(top_k_), host_copy(top_p_),
-          host_copy(min_p_),        host_copy(seed_),  host_copy(sample_index_),
+  return {host_copy(temperature_), host_copy(top_k_), host_copy(top_p_),
+          host_copy(min_p_),       host_copy(seed_),  host_copy(sample_index_),
           host_copy(output_index_)};
 }
 

@@ -101,8 +101,9 @@ SessionEngine::Rollout SessionEngine::rollout(std::span<const RowGroup> groups,
                                               const at::Tensor& hidden, const StopRule& rule) {
   const bool is_first_step = rule.max_depth == 1 && parts_.step.session;
   const std::vector<at::Tensor> outputs =
-      parts_.loop ? roll_out_by_pass(groups, sampling, rule)
-                  : roll_out(is_first_step ? parts_.step : parts_.rollout, groups, sampling, hidden);
+      parts_.loop
+          ? roll_out_by_pass(groups, sampling, rule)
+          : roll_out(is_first_step ? parts_.step : parts_.rollout, groups, sampling, hidden);
   return {.tokens = outputs.at(0), .parents = outputs.at(1), .scores = outputs.at(2)};
 }
 
@@ -188,7 +189,8 @@ std::vector<at::Tensor> SessionEngine::roll_out_by_pass(std::span<const RowGroup
   std::vector<at::Tensor> outputs =
       parts_.loop->run(*parts_.rollout.session, std::move(inputs), caches_, rule);
   count(began, parts_.loop->num_passes(), parts_.rollout, groups);
-  copy_states(copies(groups, &RowGroup::state, &RowGroup::snapshot));  // later passes stepped others
+  copy_states(
+      copies(groups, &RowGroup::state, &RowGroup::snapshot));  // later passes stepped others
   return outputs;
 }
 
@@ -207,8 +209,8 @@ void SessionEngine::count(std::chrono::steady_clock::time_point began, std::int6
   num_calls_ += calls;
   traffic_.weight_bytes += calls * part.passes.weight_bytes;
   for (const RowGroup& group : groups) {
-    traffic_.kv_bytes += calls * part.passes.count * (group.context + group.num_rows()) *
-                         shape_.kv_bytes_per_token;
+    traffic_.kv_bytes +=
+        calls * part.passes.count * (group.context + group.num_rows()) * shape_.kv_bytes_per_token;
   }
 }
 

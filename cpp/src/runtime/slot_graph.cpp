@@ -46,11 +46,11 @@ at::Tensor zeros_like_rows(const at::Tensor& output, std::int64_t rows) {
 }  // namespace
 
 SlotGraph::SlotGraph(std::unique_ptr<Session> session, SlotShape shape,
-                         std::shared_ptr<Device> device)
+                     std::shared_ptr<Device> device)
     : session_(std::move(session)), shape_(std::move(shape)), device_(std::move(device)) {}
 
 std::vector<at::Tensor> SlotGraph::run(const at::Tensor& input_ids, const RowPlaces& rows,
-                                         std::span<const at::Tensor> caches, const Extra& extra) {
+                                       std::span<const at::Tensor> caches, const Extra& extra) {
   const std::int64_t num_rows = input_ids.size(0);
   std::vector<at::Tensor> results;
   const std::vector<PaddedCall> calls = padded_calls(rows, shape_);
@@ -78,8 +78,7 @@ std::vector<at::Tensor> SlotGraph::run(const at::Tensor& input_ids, const RowPla
           continue;
         }
         if (results.empty()) {
-          results.push_back(
-              device_->zeros({count, outputs[i].size(1)}, outputs[i].scalar_type()));
+          results.push_back(device_->zeros({count, outputs[i].size(1)}, outputs[i].scalar_type()));
         }
         device_->place_rows(results[i], wanted.indices, outputs[i]);
         continue;

@@ -61,8 +61,8 @@ void SuffixDecoding::check() const {
 DrafterNeeds SuffixDecoding::needs() const {
   const std::int64_t match = max_tree_depth - 1;
   const double allowed = max_spec_factor * static_cast<double>(match) + max_spec_offset + kAlmost;
-  const auto nodes = static_cast<std::int64_t>(
-      std::clamp(allowed, 0.0, static_cast<double>(max_draft_len)));
+  const auto nodes =
+      static_cast<std::int64_t>(std::clamp(allowed, 0.0, static_cast<double>(max_draft_len)));
   return {.max_nodes = nodes, .max_depth = std::min(nodes, match)};
 }
 
@@ -87,9 +87,9 @@ DraftBatch SuffixDrafter::prepare_draft_tokens(const StepPlan& plan) {
       drafts.append();
       continue;
     }
-    const SuffixDraft draft = cache_.speculate(
-        request.id, {most[i], config_.max_spec_factor, config_.max_spec_offset,
-                     config_.min_token_prob, config_.tree});
+    const SuffixDraft draft =
+        cache_.speculate(request.id, {most[i], config_.max_spec_factor, config_.max_spec_offset,
+                                      config_.min_token_prob, config_.tree});
     draft.append_to(drafts, {request.end_tokens, request.draft_depth(), most[i]});
   }
   return drafts;

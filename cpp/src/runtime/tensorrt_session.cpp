@@ -102,8 +102,8 @@ bool TensorRTSession::varies(std::size_t input) const {
 
 std::vector<at::Tensor> TensorRTSession::run(std::vector<at::Tensor> inputs) {
   if (inputs.size() != inputs_.size()) {
-    throw std::logic_error("an engine of " + std::to_string(inputs_.size()) +
-                           " inputs was given " + std::to_string(inputs.size()));
+    throw std::logic_error("an engine of " + std::to_string(inputs_.size()) + " inputs was given " +
+                           std::to_string(inputs.size()));
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].is_contiguous() || inputs[i].scalar_type() != inputs_[i].dtype) {
@@ -149,8 +149,7 @@ void TensorRTSession::stage(TensorRTContext& context, const std::vector<at::Tens
     context.set_input_sizes(inputs_[i].name, inputs[i].sizes());
     if (i >= count) {
       context.set_address(inputs_[i].name, inputs[i].data_ptr());
-      context.set_address(outputs_[outputs_.size() - inputs.size() + i].name,
-                          inputs[i].data_ptr());
+      context.set_address(outputs_[outputs_.size() - inputs.size() + i].name, inputs[i].data_ptr());
       continue;
     }
     std::memcpy(host_inputs_.data() + begin, inputs[i].const_data_ptr(), inputs[i].nbytes());

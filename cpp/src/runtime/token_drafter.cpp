@@ -15,8 +15,7 @@ RolloutDrafter::FirstPass TokenDrafter::first_pass(std::span<const Request* cons
   return {.groups = feed_but_last(parts), .hidden = {}};
 }
 
-std::vector<std::int64_t> TokenDrafter::on_accepted(const StepPlan& plan,
-                                                    const StepResult&) {
+std::vector<std::int64_t> TokenDrafter::on_accepted(const StepPlan& plan, const StepResult&) {
   replaced_.clear();
   std::vector<std::int64_t> lengths;
   Parts parts;
@@ -64,9 +63,9 @@ std::vector<RowGroup> TokenDrafter::feed_but_last(const Parts& parts) {
 
 std::span<const std::int64_t> TokenDrafter::known(const Request& request, std::int64_t begin,
                                                   std::int64_t end) {
-  const auto tokens = std::span(request.tokens)
-                          .subspan(static_cast<std::size_t>(begin),
-                                   static_cast<std::size_t>(end - begin));
+  const auto tokens =
+      std::span(request.tokens)
+          .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   const auto is_unknown = [limit = engine_.vocab_size()](std::int64_t token) {
     return token >= limit;
   };

@@ -20,12 +20,12 @@ std::vector<at::Tensor> TreeRollout::run(std::vector<at::Tensor> inputs) {
   if (given.hidden.defined()) features = network_->fuse(given.hidden);
   DraftNetwork::Passed passed =
       network_->draft(engine.input_ids, features, engine.rows, engine.caches);
-  features = passed.features.defined() ? passed.features.index_select(0, given.last_rows)
-                                       : at::Tensor();
+  features =
+      passed.features.defined() ? passed.features.index_select(0, given.last_rows) : at::Tensor();
   Candidates found = draft_rows(*network_, passed.ready.index_select(0, given.last_rows),
                                 given.sampling, {1, 0, 0}, branching[0]);
-  TreeGrowth growth(levels_, rollout_roots(engine.rows, given.last_rows),
-                    tokens_per_block_, engine.rows.tree_mask.size(1));
+  TreeGrowth growth(levels_, rollout_roots(engine.rows, given.last_rows), tokens_per_block_,
+                    engine.rows.tree_mask.size(1));
   growth.record(found.ids, found.gains, found.count);
   while (growth.can_go_on()) {
     const BeamRows beam = growth.next();

@@ -26,8 +26,8 @@ std::vector<at::Tensor> VanillaRollout::run(std::vector<at::Tensor> inputs) {
         stack_->draft(index, ids, features, engine.rows, engine.caches);
     features = passed.features;
     const Candidates found =
-        draft_rows(stack_->at(index), passed.ready.index_select(0, given.last_rows),
-                   given.sampling, {1, depth, 0}, 1);
+        draft_rows(stack_->at(index), passed.ready.index_select(0, given.last_rows), given.sampling,
+                   {1, depth, 0}, 1);
     for (std::int64_t request = 0; request < batch; ++request) {
       const auto from = static_cast<std::size_t>(request);
       const auto to = static_cast<std::size_t>(request * depths + depth);

@@ -25,11 +25,10 @@ TokenLogprobs logprobs_at(const at::Tensor& row, std::int64_t token, std::int64_
 
 const LogitsProcessor* RequestProcessors::of(const Request& request) {
   if (!request.options.logits.changes()) return nullptr;
-  LogitsProcessor& processor =
-      processors_
-          .try_emplace(request.id, request.options.logits, request.end_tokens,
-                       request.num_prompt_tokens)
-          .first->second;
+  LogitsProcessor& processor = processors_
+                                   .try_emplace(request.id, request.options.logits,
+                                                request.end_tokens, request.num_prompt_tokens)
+                                   .first->second;
   processor.extend(request.tokens);
   return &processor;
 }
@@ -46,8 +45,9 @@ StepResult verify(std::span<const ScheduledRows> items, const DraftBatch& drafts
   const VerifyInputs inputs(items, drafts);
   if (!wants_logits) {
     return verify(inputs, logits,
-                  [&device](const at::Tensor& rows, const SamplingRows& params,
-                            std::int64_t* ids) { device.sample(rows, params, ids); });
+                  [&device](const at::Tensor& rows, const SamplingRows& params, std::int64_t* ids) {
+                    device.sample(rows, params, ids);
+                  });
   }
   check_logits(logits, inputs.table.size());
   const at::Tensor host = device.to_host(logits);

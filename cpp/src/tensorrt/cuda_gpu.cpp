@@ -172,8 +172,8 @@ void CudaGpu::draft_candidates(const float* logits, std::int64_t rows, std::int6
                                const SamplingRows& params, const std::int64_t* token_map,
                                std::int64_t count, std::int64_t* ids, float* logprobs) {
   void* memory = workspace(cuda::draft_candidates_workspace(rows, vocab, count));
-  check(cuda::draft_candidates(logits, rows, vocab, params, token_map, count, ids, logprobs,
-                               memory, stream_),
+  check(cuda::draft_candidates(logits, rows, vocab, params, token_map, count, ids, logprobs, memory,
+                               stream_),
         "choosing a draft's candidates");
 }
 

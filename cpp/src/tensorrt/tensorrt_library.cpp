@@ -53,8 +53,7 @@ class Library {
   explicit Library(const std::string& path) {
     std::vector<std::string> names = {path};
     if (path.empty()) {
-      const std::string versioned =
-          std::string(kLibrary) + "." + std::to_string(NV_TENSORRT_MAJOR);
+      const std::string versioned = std::string(kLibrary) + "." + std::to_string(NV_TENSORRT_MAJOR);
       names = {std::string(TRTSPEC_TENSORRT_ROOT) + "/lib/" + versioned, versioned, kLibrary};
     }
     std::string tried;
@@ -133,7 +132,8 @@ class Context final : public TensorRTContext {
   }
 
   std::vector<std::int64_t> output_sizes(const std::string& name) const override {
-    const std::vector<std::int64_t> sizes = sizes_of(context_->getTensorShape(name.c_str()), path_ + ": " + name);
+    const std::vector<std::int64_t> sizes =
+        sizes_of(context_->getTensorShape(name.c_str()), path_ + ": " + name);
     const bool known = std::all_of(sizes.begin(), sizes.end(), [](auto size) { return size >= 0; });
     require(known, "the size of " + name + " is not known");
     return sizes;

@@ -44,8 +44,8 @@ class WatchedDrafter final : public trtspec::Drafter {
     std::vector<Value> items, preempted, target_blocks, draft_blocks, drafts;
     for (const trtspec::ScheduledRows& item : plan.items) {
       const trtspec::Sequence& request = *item.sequence;
-      items.push_back(std::vector<Value>{request.id, item.start, item.num_rows,
-                                         item.is_generation, item.max_nodes, item.samples});
+      items.push_back(std::vector<Value>{request.id, item.start, item.num_rows, item.is_generation,
+                                         item.max_nodes, item.samples});
       target_blocks.push_back(Value::of(resources_.target_block_table(request)));
       if (resources_.num_drafts() > 0) {
         draft_blocks.push_back(Value::of(resources_.draft_block_table(request)));
@@ -97,17 +97,16 @@ class Replay {
                        scenario.at("enable_block_reuse").as_bool()),
                    drafts()) {
     if (has_draft()) {
-      draft_.emplace(kind() == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(true),
-                     trtspec::CacheLayout{number("draft_tokens_per_block"),
-                                          number("draft_blocks_per_sequence"),
-                                          number("mask_words")},
-                     number("draft_num_blocks"), calls("failing_draft_calls"));
+      draft_.emplace(
+          kind() == "eagle" ? toy::Kind::eagle : toy::Kind::draft_model, model(true),
+          trtspec::CacheLayout{number("draft_tokens_per_block"),
+                               number("draft_blocks_per_sequence"), number("mask_words")},
+          number("draft_num_blocks"), calls("failing_draft_calls"));
     }
-    executor_.emplace(
-        target_, resources_,
-        std::make_unique<WatchedDrafter>(make_drafter(), resources_, seen_),
-        trtspec::SchedulerLimits{number("max_batch_size"), number("max_num_tokens"),
-                                 number("max_seq_len")});
+    executor_.emplace(target_, resources_,
+                      std::make_unique<WatchedDrafter>(make_drafter(), resources_, seen_),
+                      trtspec::SchedulerLimits{number("max_batch_size"), number("max_num_tokens"),
+                                               number("max_seq_len")});
   }
 
   // Runs the step of a line of the trace; throws Difference.
@@ -191,9 +190,9 @@ class Replay {
   }
 
   std::unique_ptr<trtspec::Drafter> make_drafter() {
-    const auto shape = trtspec::RolloutShape::dynamic(
-        draft_number("topk"), draft_number("num_steps"), draft_number("num_draft_tokens"),
-        lookahead());
+    const auto shape =
+        trtspec::RolloutShape::dynamic(draft_number("topk"), draft_number("num_steps"),
+                                       draft_number("num_draft_tokens"), lookahead());
     if (kind() == "ngram") {
       return std::make_unique<trtspec::NGramDrafter>(trtspec::NGramOptions{
           draft_number("max_draft_len"), std::int32_t(draft_number("min_ngram")),
@@ -244,10 +243,9 @@ class Replay {
     }
     if (arrival.at("logprobs").is_int()) options.logprobs = arrival.at("logprobs").as_int();
     try {
-      executor_->add(trtspec::Request::create(arrival.at("id").as_int(),
-                                              numbers(arrival.at("prompt")), std::move(options),
-                                              number("max_seq_len"),
-                                              numbers(arrival.at("eos_token_ids"))));
+      executor_->add(trtspec::Request::create(
+          arrival.at("id").as_int(), numbers(arrival.at("prompt")), std::move(options),
+          number("max_seq_len"), numbers(arrival.at("eos_token_ids"))));
     } catch (const trtspec::Error&) {
       return false;
     }
@@ -255,8 +253,7 @@ class Replay {
   }
 
   void compare(const Json& line, const std::vector<trtspec::StepOutput>& outputs) {
-    for (const char* field :
-         {"items", "preempted", "target_blocks", "draft_blocks", "drafts"}) {
+    for (const char* field : {"items", "preempted", "target_blocks", "draft_blocks", "drafts"}) {
       expect(line, field, seen_[field]);
     }
     resources_.check_invariants();
@@ -271,8 +268,9 @@ class Replay {
       if (!goes_on) continue;
       trtspec::Sequence request;  // the caches know a request by its id
       request.id = output.request_id;
-      committed.push_back(std::vector<Value>{request.id, resources_.target_committed(request),
-                                             has_draft() ? resources_.draft_committed(request) : 0});
+      committed.push_back(
+          std::vector<Value>{request.id, resources_.target_committed(request),
+                             has_draft() ? resources_.draft_committed(request) : 0});
     }
     expect(line, "outputs", said);
     expect(line, "logprobs", logprobs);
@@ -321,8 +319,8 @@ int main(int argc, char** argv) {
         where += ", end";
         replay->end(*end);
       } else if (replay) {
-        const std::string before = std::exchange(
-            where, where + ", step " + std::to_string(line.at("step").as_int()));
+        const std::string before =
+            std::exchange(where, where + ", step " + std::to_string(line.at("step").as_int()));
         replay->step(line);
         where = before;
         ++steps;

@@ -88,8 +88,16 @@ class Run {
 
  private:
   static toy::Model model(toy::Word nan_every) {
-    return {.vocab = kVocab, .text_vocab = kVocab, .salt = 12345, .period = 3, .regularity = 60,
-            .skill = 80, .nan_every = nan_every, .topk = 2, .num_steps = 3, .num_nodes = 6};
+    return {.vocab = kVocab,
+            .text_vocab = kVocab,
+            .salt = 12345,
+            .period = 3,
+            .regularity = 60,
+            .skill = 80,
+            .nan_every = nan_every,
+            .topk = 2,
+            .num_steps = 3,
+            .num_nodes = 6};
   }
   static std::vector<trtspec::ResourceManager::Draft> drafts(const World& world) {
     if (world.drafter != "draft_model" && world.drafter != "eagle") return {};
@@ -109,7 +117,8 @@ class Run {
     if (name == "draft_model") {
       return std::make_unique<trtspec::TokenDrafter>(draft_, resources_, shape);
     }
-    if (name == "eagle") return std::make_unique<trtspec::HiddenStateDrafter>(draft_, resources_, shape);
+    if (name == "eagle")
+      return std::make_unique<trtspec::HiddenStateDrafter>(draft_, resources_, shape);
     return std::make_unique<trtspec::NoDrafter>();
   }
 
@@ -129,8 +138,10 @@ void add_all(Run& run, bool changes = false, bool limits = false) {
     if (id == 4) options.stop_token_ids = {2};
     options.logprobs = id == 2 ? std::optional<std::int64_t>(3) : std::nullopt;
     if (changes) {
-      options.logits = {.repetition_penalty = 1.3, .frequency_penalty = 0.5,
-                        .logit_bias = {{id % kVocab, 2.5}}, .bad_words = {{3}, {1, 2}},
+      options.logits = {.repetition_penalty = 1.3,
+                        .frequency_penalty = 0.5,
+                        .logit_bias = {{id % kVocab, 2.5}},
+                        .bad_words = {{3}, {1, 2}},
                         .min_tokens = id};
     }
     if (limits && id % 3 < 2) options.num_speculative_tokens = id % 3;
@@ -322,9 +333,17 @@ void test_requests_that_can_never_run_are_refused() {
 }
 
 void test_limits_are_checked() {
-  toy::ToyEngine target(toy::Kind::target, {.vocab = 2, .text_vocab = 2, .salt = 1, .period = 1,
-                                            .regularity = 0, .skill = 0, .nan_every = 0, .topk = 0,
-                                            .num_steps = 0, .num_nodes = 0},
+  toy::ToyEngine target(toy::Kind::target,
+                        {.vocab = 2,
+                         .text_vocab = 2,
+                         .salt = 1,
+                         .period = 1,
+                         .regularity = 0,
+                         .skill = 0,
+                         .nan_every = 0,
+                         .topk = 0,
+                         .num_steps = 0,
+                         .num_nodes = 0},
                         {kBlock, 4, 1}, 4);
   trtspec::ResourceManager resources(std::make_shared<trtspec::KVCacheManager>(4, kBlock));
   const auto make = [&](trtspec::SchedulerLimits limits) {
@@ -334,9 +353,9 @@ void test_limits_are_checked() {
   CHECK_THROWS(make({0, 2, 8}));
   CHECK_THROWS(make({3, 2, 8}));
   const auto shape = trtspec::RolloutShape::dynamic(1, 2, 3);
-  CHECK_THROWS(trtspec::Executor(
-      target, resources, std::make_unique<trtspec::TokenDrafter>(target, resources, shape),
-      {2, 2, 8}));  // there is no draft cache
+  CHECK_THROWS(trtspec::Executor(target, resources,
+                                 std::make_unique<trtspec::TokenDrafter>(target, resources, shape),
+                                 {2, 2, 8}));  // there is no draft cache
 }
 
 void test_clocks() {

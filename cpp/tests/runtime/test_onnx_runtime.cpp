@@ -46,8 +46,8 @@ std::string node(const std::string& op, std::initializer_list<const char*> input
 
 // sum = x + w, size = the sizes of x, cache_out = cache + cache; w is 0 in the file.
 std::string graph() {
-  const std::string weight = number(1, 2) + number(2, kFloat) + text(8, "model.w") +
-                             text(9, std::string(8, '\0'));
+  const std::string weight =
+      number(1, 2) + number(2, kFloat) + text(8, "model.w") + text(9, std::string(8, '\0'));
   const std::string body =
       text(1, node("Add", {"x", "model.w"}, "sum")) + text(1, node("Shape", {"x"}, "size")) +
       text(1, node("Add", {"cache", "cache"}, "cache_out")) + text(2, "test") + text(5, weight) +
@@ -148,8 +148,7 @@ void test_table(const std::shared_ptr<const OnnxRuntime>& runtime) {
   CHECK_EQ(dim, 2U);
   CHECK(sizes[0] == -1 && sizes[1] == 2);
   api.release_type_info(type);
-  const std::string said =
-      refusal([&] { runtime->check(api.input_type(session, 9, &type)); });
+  const std::string said = refusal([&] { runtime->check(api.input_type(session, 9, &type)); });
   CHECK(said.find("ONNX Runtime failed: ") == 0);
   api.release_session(session);
   api.release_session_options(options);
@@ -158,8 +157,9 @@ void test_table(const std::shared_ptr<const OnnxRuntime>& runtime) {
 void test_other_libraries() {
   CHECK(refusal([] { OnnxRuntime::load("libc.so.6"); }).find("it lacks OrtGetApiBase") !=
         std::string::npos);
-  CHECK(refusal([] { OnnxRuntime::load("/nowhere/libonnxruntime.so"); })
-            .find("/nowhere/libonnxruntime.so") != std::string::npos);
+  CHECK(refusal([] {
+          OnnxRuntime::load("/nowhere/libonnxruntime.so");
+        }).find("/nowhere/libonnxruntime.so") != std::string::npos);
 }
 
 }  // namespace

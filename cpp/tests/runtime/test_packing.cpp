@@ -48,8 +48,7 @@ void test_pack() {
   CHECK(values<std::int64_t>(packed.rows[0]) == (Tokens{10, 11, 12, 20, 21, 22, 23, 10, 11, 12}));
   CHECK(values<std::int64_t>(packed.rows[1]) == (Tokens{1, 2, 3, 2, 3, 3, 4, 0, 1, 2}));
   CHECK(values<std::int64_t>(packed.rows[2]) == (Tokens{11, 4, 5, 0, 1, 6, 7, 10, 11, 4}));
-  CHECK(values<std::int32_t>(packed.rows[3]) ==
-        (Blocks{5, 2, -1, -1, 7, 0, 3, -1, 5, 2, -1, -1}));
+  CHECK(values<std::int32_t>(packed.rows[3]) == (Blocks{5, 2, -1, -1, 7, 0, 3, -1, 5, 2, -1, -1}));
   CHECK(values<std::int32_t>(packed.rows[4]) == (Blocks{0, 3, 7, 10}));
   CHECK(values<std::int32_t>(packed.rows[5]) == (Blocks{1, 2, 0}));
   CHECK(values<bool>(packed.rows[6]) == (std::vector<bool>{false, true, false}));
@@ -76,8 +75,9 @@ void test_pack_refuses_what_does_not_fit() {
 }
 
 Request request_with(double temperature) {
-  Request request = Request::create(1, Tokens{1, 2}, {.temperature = temperature, .top_k = -1,
-                                                      .seed = -5, .stop_token_ids = {}}, 20);
+  Request request = Request::create(
+      1, Tokens{1, 2}, {.temperature = temperature, .top_k = -1, .seed = -5, .stop_token_ids = {}},
+      20);
   request.tokens.push_back(3);
   return request;
 }

@@ -91,9 +91,9 @@ Scene random_scene(unsigned seed) {
   const auto rows = std::ssize(slots), requests = std::ssize(contexts);
   at::Tensor is_tree = at::empty({requests}, at::kBool);
   std::copy(trees.begin(), trees.end(), is_tree.mutable_data_ptr<bool>());
-  scene.places = {tensor(positions, {rows}),     tensor(slots, {rows}),
+  scene.places = {tensor(positions, {rows}),          tensor(slots, {rows}),
                   at::zeros({requests, 1}, at::kInt), tensor(starts, {requests + 1}),
-                  tensor(contexts, {requests}),  is_tree,
+                  tensor(contexts, {requests}),       is_tree,
                   tensor(masks, {rows, kWords})};
   return scene;
 }
@@ -167,7 +167,7 @@ void test_a_graph_takes_packed_rows(unsigned seed) {
   const at::Tensor cache = at::zeros({kSlots, 1, kLength, 1}, at::kLong);
   cache.fill_(-1);
   trtspec::SlotGraph graph(std::make_unique<Echo>(), {kLength, kWidest, {0}},
-                             std::make_shared<trtspec::HostDevice>());
+                           std::make_shared<trtspec::HostDevice>());
   const std::vector<at::Tensor> outputs =
       graph.run(ids, scene.places, {&cache, 1},
                 {.features = {}, .logits_rows = tensor(wanted, {std::ssize(wanted)})});
@@ -191,9 +191,9 @@ void test_views_end_behind_what_is_needed() {
   struct Case {
     std::int64_t needed, steps, powers;
   };
-  for (const auto& [needed, steps, powers] : {Case{1, 64, 256}, Case{64, 64, 256},
-                                              Case{65, 128, 256}, Case{257, 320, 512},
-                                              Case{1000, 1000, 1000}}) {
+  for (const auto& [needed, steps, powers] :
+       {Case{1, 64, 256}, Case{64, 64, 256}, Case{65, 128, 256}, Case{257, 320, 512},
+        Case{1000, 1000, 1000}}) {
     CHECK_EQ(trtspec::view_end(View::kWhole, needed, 1000), 1000);
     CHECK_EQ(trtspec::view_end(View::kSteps, needed, 1000), steps);
     CHECK_EQ(trtspec::view_end(View::kPowers, needed, 1000), powers);

@@ -21,8 +21,14 @@ using Rates = std::vector<double>;
 
 void test_options() {
   SamplingOptions().check();
-  SamplingOptions{.temperature = 1e6, .top_k = -1, .top_p = 1e-9, .min_p = 1.0, .seed = -1,
-                  .max_tokens = 1, .stop_token_ids = {}}.check();
+  SamplingOptions{.temperature = 1e6,
+                  .top_k = -1,
+                  .top_p = 1e-9,
+                  .min_p = 1.0,
+                  .seed = -1,
+                  .max_tokens = 1,
+                  .stop_token_ids = {}}
+      .check();
   const auto refused = [](SamplingOptions options) { CHECK_THROWS(options.check()); };
   refused({.temperature = -0.1, .stop_token_ids = {}});
   refused({.temperature = 1e-6, .stop_token_ids = {}});
@@ -133,10 +139,16 @@ void test_figures() {
 void test_executor_figures() {
   trtspec::ExecutorMetrics metrics;
   metrics.record_verify(4, Tokens{0, 1}, Tree{{1, 2, 3}, {-1, 0, 1}});
-  metrics.record_step({.seconds = 0.5, .target_seconds = 0.25, .draft_seconds = 0.125,
-                       .target_calls = 1, .draft_calls = 2});
-  metrics.record_step({.seconds = 0.5, .target_seconds = 0.5, .draft_seconds = 0.0,
-                       .target_calls = 1, .draft_calls = 0});
+  metrics.record_step({.seconds = 0.5,
+                       .target_seconds = 0.25,
+                       .draft_seconds = 0.125,
+                       .target_calls = 1,
+                       .draft_calls = 2});
+  metrics.record_step({.seconds = 0.5,
+                       .target_seconds = 0.5,
+                       .draft_seconds = 0.0,
+                       .target_calls = 1,
+                       .draft_calls = 0});
   trtspec::JsonWriter out(0);
   out.begin_object();
   metrics.write(out);

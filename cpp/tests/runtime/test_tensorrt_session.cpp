@@ -52,7 +52,8 @@ FakePlan plan() {
           .outputs = {{"sums", at::kFloat, {"batch"}},
                       {"twice", at::kFloat, {"batch", "rows"}},
                       {"k_cache_0_out", at::kFloat, {"batch", "6"}}},
-          .profiles = {{{"x", {{1, 1}, {kSlots, 2}}}, {"starts", {{1}, {kSlots}}},
+          .profiles = {{{"x", {{1, 1}, {kSlots, 2}}},
+                        {"starts", {{1}, {kSlots}}},
                         {"k_cache_0", cache}},
                        {{"x", {{1, 1}, {1, 5}}}, {"starts", {{1}, {1}}}, {"k_cache_0", one}}},
           .graph = write_and_sum};
@@ -68,12 +69,11 @@ struct File {
 };
 
 std::shared_ptr<FakeTensorRT> fake(FakePlan made = plan()) {
-  return std::make_shared<FakeTensorRT>(
-      [made](std::string_view contents, const std::string& path) {
-        CHECK_EQ(contents, "plan");
-        CHECK_EQ(mapped_from(contents.data()), path);  // large, and not copied
-        return made;
-      });
+  return std::make_shared<FakeTensorRT>([made](std::string_view contents, const std::string& path) {
+    CHECK_EQ(contents, "plan");
+    CHECK_EQ(mapped_from(contents.data()), path);  // large, and not copied
+    return made;
+  });
 }
 
 at::Tensor read(Gpu& gpu, const at::Tensor& cache) {
@@ -188,8 +188,7 @@ void test_logits() {
       std::vector<std::int64_t> best(kRows * kCount), best_wanted(kRows * kCount);
       std::vector<float> gains(kRows * kCount), gains_wanted(kRows * kCount);
       gpu.draft_candidates(outputs[0], params, map, kCount, best.data(), gains.data());
-      host.draft_candidates(expected, params, map, kCount, best_wanted.data(),
-                            gains_wanted.data());
+      host.draft_candidates(expected, params, map, kCount, best_wanted.data(), gains_wanted.data());
       CHECK(best == best_wanted);
       CHECK(gains == gains_wanted);
       CHECK(!map.defined() || best[0] % 2 == 1);
@@ -232,14 +231,11 @@ void test_refusals() {
   GpuDevice memory(tensorrt->gpu());
   TensorRTSession session(tensorrt, file.path, 1);
   const at::Tensor cache = memory.zeros({kSlots + 1, kLength}, at::kFloat);
-  CHECK(has(refusal([&] {
-              session.run({at::ones({2, 3}), starts({0, 0}), cache.narrow(0, 0, 2)});
-            }),
-            {file.path.c_str(), "profile verify takes x from [1, 1] to [4, 2], not [2, 3]",
-             "profile prefill takes x from [1, 1] to [1, 5], not [2, 3]", "max_batch_size"}));
-  CHECK(has(refusal([&] {
-              session.run({at::ones({5, 1}), starts({0, 0, 0, 0, 0}), cache});
-            }),
+  CHECK(
+      has(refusal([&] { session.run({at::ones({2, 3}), starts({0, 0}), cache.narrow(0, 0, 2)}); }),
+          {file.path.c_str(), "profile verify takes x from [1, 1] to [4, 2], not [2, 3]",
+           "profile prefill takes x from [1, 1] to [1, 5], not [2, 3]", "max_batch_size"}));
+  CHECK(has(refusal([&] { session.run({at::ones({5, 1}), starts({0, 0, 0, 0, 0}), cache}); }),
             {"to [4, 2], not [5, 1]", "rebuild the engine"}));
   // Mistakes of the runtime's own.
   CHECK_THROWS(session.run({at::ones({1, 1}), starts({0})}));

@@ -39,13 +39,13 @@ inline Word mix(Word a, Word b) {
 enum class Kind { target, draft_model, eagle };
 
 struct Model {
-  std::int64_t vocab;        // columns of the logits
-  std::int64_t text_vocab;   // of the target; a draft's may be smaller
+  std::int64_t vocab;       // columns of the logits
+  std::int64_t text_vocab;  // of the target; a draft's may be smaller
   Word salt;
-  std::int64_t period;       // the favoured tokens repeat after so many positions
-  std::int64_t regularity;   // percent of the rows where the favoured token stands out
-  std::int64_t skill;        // percent of the rows in which a draft says what the target says
-  Word nan_every;            // about one row in so many has NaN logits; 0: none
+  std::int64_t period;      // the favoured tokens repeat after so many positions
+  std::int64_t regularity;  // percent of the rows where the favoured token stands out
+  std::int64_t skill;       // percent of the rows in which a draft says what the target says
+  Word nan_every;           // about one row in so many has NaN logits; 0: none
   std::int64_t topk, num_steps, num_nodes;  // of the rollout
 };
 
@@ -55,7 +55,10 @@ class ToyEngine final : public trtspec::ModelEngine {
 
   ToyEngine(Kind kind, const Model& model, trtspec::CacheLayout layout, std::int64_t num_blocks,
             std::set<std::int64_t> failing_calls = {})
-      : kind_(kind), model_(model), layout_(layout), failing_calls_(std::move(failing_calls)),
+      : kind_(kind),
+        model_(model),
+        layout_(layout),
+        failing_calls_(std::move(failing_calls)),
         cache_(static_cast<std::size_t>(num_blocks * layout.tokens_per_block), 0) {}
 
   const trtspec::CacheLayout& layout() const override { return layout_; }
@@ -286,8 +289,7 @@ inline trtspec::ModelEngine::Rollout ToyEngine::rollout(std::span<const trtspec:
       }
       beam = best(range(first, nodes.size()), k);
     }
-    std::vector<std::int64_t> kept =
-        best(range(0, nodes.size()), std::size_t(model_.num_nodes));
+    std::vector<std::int64_t> kept = best(range(0, nodes.size()), std::size_t(model_.num_nodes));
     std::sort(kept.begin(), kept.end());
     for (std::int64_t i = 0; i < model_.num_nodes; ++i) {
       const Node& node = nodes[std::size_t(kept[std::size_t(i)])];

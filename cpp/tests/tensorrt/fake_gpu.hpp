@@ -43,8 +43,8 @@ class FakeGpu final : public Gpu {
       throw Error(std::to_string(whole) + " bytes are needed, " + std::to_string(free_) +
                   " are free");
     }
-    void* memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                          0);
+    void* memory =
+        ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     std::memset(memory, 0xFF, whole);
     protect(memory, whole, PROT_NONE);

@@ -12,12 +12,11 @@ namespace trtspec {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, at::ScalarType>, 5> kTypes{
-    {{"float32", at::kFloat},
-     {"float16", at::kHalf},
-     {"int64", at::kLong},
-     {"int32", at::kInt},
-     {"bool", at::kBool}}};
+constexpr std::array<std::pair<const char*, at::ScalarType>, 5> kTypes{{{"float32", at::kFloat},
+                                                                        {"float16", at::kHalf},
+                                                                        {"int64", at::kLong},
+                                                                        {"int32", at::kInt},
+                                                                        {"bool", at::kBool}}};
 
 at::ScalarType read_dtype(const Json& json) {
   for (const auto& [name, dtype] : kTypes) {
@@ -57,9 +56,9 @@ FakePlan read_plan(std::string_view text, const std::string& path,
     }
   }
   // The graph finds its weights by itself, in the files beside it.
-  const auto session = std::make_shared<OnnxSession>(
-      onnxruntime, json.at("graph").as_string(), Weights(),
-      static_cast<std::size_t>(json.at("num_caches").as_int()));
+  const auto session =
+      std::make_shared<OnnxSession>(onnxruntime, json.at("graph").as_string(), Weights(),
+                                    static_cast<std::size_t>(json.at("num_caches").as_int()));
   plan.graph = [session](std::vector<at::Tensor> inputs) {
     return session->run(std::move(inputs));
   };

@@ -128,8 +128,7 @@ void test_sampling(const std::shared_ptr<CudaGpu>& gpu) {
       CHECK(best == best_wanted);
       for (std::size_t i = 0; i < gains.size(); ++i) {
         CHECK(gains[i] == gains_wanted[i] ||
-              std::fabs(gains[i] - gains_wanted[i]) <=
-                  1e-6F + 1e-5F * std::fabs(gains_wanted[i]));
+              std::fabs(gains[i] - gains_wanted[i]) <= 1e-6F + 1e-5F * std::fabs(gains_wanted[i]));
       }
     }
   }

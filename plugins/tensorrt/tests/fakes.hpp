@@ -57,9 +57,9 @@ class ExprBuilder final : public nvinfer1::IExprBuilder {
                                               const nvinfer1::IDimensionExpr& first,
                                               const nvinfer1::IDimensionExpr& second) override {
       if (op != nvinfer1::DimensionOperation::kSUB) return nullptr;
-      return builder.make(static_cast<const Expr&>(first).value() -
-                              static_cast<const Expr&>(second).value(),
-                          first.isConstant() && second.isConstant());
+      return builder.make(
+          static_cast<const Expr&>(first).value() - static_cast<const Expr&>(second).value(),
+          first.isConstant() && second.isConstant());
     }
     const nvinfer1::IDimensionExpr* declareSizeTensor(std::int32_t, const nvinfer1::IDimensionExpr&,
                                                       const nvinfer1::IDimensionExpr&) override {

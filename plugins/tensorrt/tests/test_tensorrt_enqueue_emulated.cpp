@@ -38,8 +38,8 @@ Floats randoms(std::size_t count) {
 void enqueue(nvinfer1::IPluginV3& plugin, const std::vector<Tensor>& tensors,
              const std::vector<const void*>& inputs, const std::vector<void*>& outputs) {
   const auto dynamic = descs_of(tensors);
-  const std::size_t bytes = build_of(plugin)->getWorkspaceSize(
-      dynamic.data(), std::int32_t(dynamic.size()), nullptr, 0);
+  const std::size_t bytes =
+      build_of(plugin)->getWorkspaceSize(dynamic.data(), std::int32_t(dynamic.size()), nullptr, 0);
   std::vector<nvinfer1::PluginTensorDesc> descs;
   for (const auto& desc : dynamic) descs.push_back(desc.desc);
   CHECK_EQ(runtime_of(plugin)->onShapeChange(descs.data(), std::int32_t(descs.size()), nullptr, 0),
@@ -102,16 +102,34 @@ void test_attention(std::int64_t window, float soft_cap) {
   Floats expected_k = k_cache, expected_v = v_cache;
   Floats out(q.size(), NAN), expected(q.size(), NAN);
   trtspec::paged_tree_attention({
-      .q = q.data(), .k = k.data(), .v = v.data(),
-      .q_stride = heads * dim, .k_stride = kv_heads * dim, .v_stride = kv_heads * dim,
-      .k_cache = expected_k.data(), .v_cache = expected_v.data(), .out = expected.data(),
-      .dtype = trtspec::DType::f32, .rows = Rows::kRows, .requests = Rows::kRequests,
-      .heads = heads, .kv_heads = kv_heads, .head_dim = dim, .num_blocks = Rows::kBlocks,
-      .block_size = Rows::kBlockSize, .table_width = Rows::kTable, .mask_words = Rows::kWords,
-      .positions = rows.positions.data(), .slot_mapping = rows.slot_mapping.data(),
-      .block_tables = rows.block_tables.data(), .query_start = rows.query_start.data(),
-      .context_lens = rows.context_lens.data(), .is_tree = rows.tree_flags,
-      .tree_mask = rows.tree_mask.data(), .scale = 0.3F, .sliding_window = window,
+      .q = q.data(),
+      .k = k.data(),
+      .v = v.data(),
+      .q_stride = heads * dim,
+      .k_stride = kv_heads * dim,
+      .v_stride = kv_heads * dim,
+      .k_cache = expected_k.data(),
+      .v_cache = expected_v.data(),
+      .out = expected.data(),
+      .dtype = trtspec::DType::f32,
+      .rows = Rows::kRows,
+      .requests = Rows::kRequests,
+      .heads = heads,
+      .kv_heads = kv_heads,
+      .head_dim = dim,
+      .num_blocks = Rows::kBlocks,
+      .block_size = Rows::kBlockSize,
+      .table_width = Rows::kTable,
+      .mask_words = Rows::kWords,
+      .positions = rows.positions.data(),
+      .slot_mapping = rows.slot_mapping.data(),
+      .block_tables = rows.block_tables.data(),
+      .query_start = rows.query_start.data(),
+      .context_lens = rows.context_lens.data(),
+      .is_tree = rows.tree_flags,
+      .tree_mask = rows.tree_mask.data(),
+      .scale = 0.3F,
+      .sliding_window = window,
       .soft_cap = soft_cap,
   });
   const PluginPtr plugin = Given()
@@ -124,10 +142,17 @@ void test_attention(std::int64_t window, float soft_cap) {
                                .create("PagedTreeAttention");
   const std::vector<std::int64_t> cache = {Rows::kBlocks, Rows::kBlockSize, kv_heads, dim};
   enqueue(*plugin,
-          {{f32, {Rows::kRows, heads, dim}}, {f32, {Rows::kRows, kv_heads, dim}},
-           {f32, {Rows::kRows, kv_heads, dim}}, {f32, cache}, {f32, cache}, {i64, {Rows::kRows}},
-           {i64, {Rows::kRows}}, {i32, {Rows::kRequests, Rows::kTable}},
-           {i32, {Rows::kRequests + 1}}, {i32, {Rows::kRequests}}, {i32, {Rows::kRequests}},
+          {{f32, {Rows::kRows, heads, dim}},
+           {f32, {Rows::kRows, kv_heads, dim}},
+           {f32, {Rows::kRows, kv_heads, dim}},
+           {f32, cache},
+           {f32, cache},
+           {i64, {Rows::kRows}},
+           {i64, {Rows::kRows}},
+           {i32, {Rows::kRequests, Rows::kTable}},
+           {i32, {Rows::kRequests + 1}},
+           {i32, {Rows::kRequests}},
+           {i32, {Rows::kRequests}},
            {i64, {Rows::kRows, Rows::kWords}}},
           {q.data(), k.data(), v.data(), k_cache.data(), v_cache.data(), rows.positions.data(),
            rows.slot_mapping.data(), rows.block_tables.data(), rows.query_start.data(),
@@ -148,9 +173,14 @@ void test_tree_mask(std::int64_t window) {
                                .integer("sliding_window", std::int32_t(window))
                                .create("TreeMask");
   enqueue(*plugin,
-          {{i64, {Rows::kRequests, width}}, {i64, {Rows::kRows}}, {i64, {Rows::kRows}},
-           {i32, {Rows::kRequests + 1}}, {i32, {Rows::kRequests}}, {i32, {Rows::kRequests}},
-           {i64, {Rows::kRows, Rows::kWords}}, {i64, {length}}},
+          {{i64, {Rows::kRequests, width}},
+           {i64, {Rows::kRows}},
+           {i64, {Rows::kRows}},
+           {i32, {Rows::kRequests + 1}},
+           {i32, {Rows::kRequests}},
+           {i32, {Rows::kRequests}},
+           {i64, {Rows::kRows, Rows::kWords}},
+           {i64, {length}}},
           {padded.data(), rows.positions.data(), rows.slot_mapping.data(), rows.query_start.data(),
            rows.context_lens.data(), rows.is_tree.data(), rows.tree_mask.data(), view.data()},
           {mask.data()});
@@ -188,8 +218,14 @@ void test_sample() {
                   expected.data());
   const PluginPtr plugin = Given().create("KeyedSample");
   enqueue(*plugin,
-          {{f32, {rows, vocab}}, {f32, {rows}}, {i32, {rows}}, {f32, {rows}}, {f32, {rows}},
-           {i64, {rows}}, {i64, {rows}}, {i64, {rows}}},
+          {{f32, {rows, vocab}},
+           {f32, {rows}},
+           {i32, {rows}},
+           {f32, {rows}},
+           {f32, {rows}},
+           {i64, {rows}},
+           {i64, {rows}},
+           {i64, {rows}}},
           {logits.data(), temperature.data(), top_k.data(), top_p.data(), min_p.data(), seed.data(),
            sample_index.data(), output_index.data()},
           {ids.data()});

@@ -38,6 +38,7 @@ struct Example {
   std::vector<Tensor> outputs;
 };
 
+// clang-format off: tables
 Example tree_mask(const char* dtype = "float16", DataType type = f16) {
   return {"TreeMask",
           Given().word("mask_dtype", dtype).integer("sliding_window", 0),
@@ -81,6 +82,7 @@ std::vector<Example> examples() {
           keyed_sample(),  tree_accept(),             attention(),
           attention(f16),  attention(f32)};
 }
+// clang-format on
 
 std::vector<Tensor> all_of(const Example& example) {
   std::vector<Tensor> all = example.inputs;
@@ -132,8 +134,8 @@ void test_library() {
     CHECK(std::strcmp(creator->getPluginNamespace(), "trtspec") == 0);
     CHECK(std::strcmp(creator->getPluginVersion(), "1") == 0);
   }
-  CHECK((names == std::set<std::string>{"TreeMask", "KeyedSample", "TreeAccept",
-                                        "PagedTreeAttention"}));
+  CHECK((names ==
+         std::set<std::string>{"TreeMask", "KeyedSample", "TreeAccept", "PagedTreeAttention"}));
 }
 
 void test_identity(const Example& example) {
@@ -172,15 +174,15 @@ void test_formats(const Example& example) {
     }
   }
   std::vector<DynamicPluginTensorDesc> descs = descs_of(tensors);
-  CHECK(!build_of(*plugin)->supportsFormatCombination(0, descs.data(), num_inputs - 1,
-                                                      num_outputs));
+  CHECK(
+      !build_of(*plugin)->supportsFormatCombination(0, descs.data(), num_inputs - 1, num_outputs));
 
   std::vector<DataType> inputs;
   for (const Tensor& tensor : example.inputs) inputs.push_back(tensor.type);
   std::vector<DataType> outputs(example.outputs.size(), DataType::kFP8);
-  CHECK_EQ(build_of(*plugin)->getOutputDataTypes(outputs.data(), num_outputs, inputs.data(),
-                                                 num_inputs),
-           0);
+  CHECK_EQ(
+      build_of(*plugin)->getOutputDataTypes(outputs.data(), num_outputs, inputs.data(), num_inputs),
+      0);
   for (std::size_t i = 0; i < outputs.size(); ++i) CHECK(outputs[i] == example.outputs[i].type);
 }
 
@@ -213,9 +215,9 @@ void test_shapes(const Example& example) {
     std::vector<Tensor> unknown = example.inputs;
     unknown[i].dims[0] = -1;
     const auto descs = descs_of(unknown);
-    CHECK_EQ(build_of(*plugin)->configurePlugin(descs.data(), std::int32_t(descs.size()), nullptr,
-                                                0),
-             0);
+    CHECK_EQ(
+        build_of(*plugin)->configurePlugin(descs.data(), std::int32_t(descs.size()), nullptr, 0),
+        0);
   }
   const std::size_t expected_refusals = example.name == "TreeMask"      ? 7
                                         : example.name == "KeyedSample" ? 8

@@ -46,9 +46,8 @@ Moves compaction(std::span<const ScheduledRows> items, const StepResult& result,
                  const KVCache& target);
 // The same of its states, to be done in that order before the rows are committed. nodes: in the draft of
 // each item, whether accepted or not.
-StateMoves state_moves(std::span<const ScheduledRows> items,
-                       std::span<const ScheduledState> states, const StepResult& result,
-                       std::span<const std::int64_t> nodes);
+StateMoves state_moves(std::span<const ScheduledRows> items, std::span<const ScheduledState> states,
+                       const StepResult& result, std::span<const std::int64_t> nodes);
 // Where the rows that stay lie among all that the step fed, `drafts` among them: of each item, those
 // of its text, then accepted nodes.
 std::vector<std::int64_t> kept_rows(std::span<const ScheduledRows> items, const StepResult& result,

@@ -39,8 +39,7 @@ class Drafter {
   // request's tokens were extended and before finished requests are released. Returns for each item
   // how many rows of its draft cache are valid now: no fewer than before, at most start +
   // num_kept (the target's committed length to be); nothing without a draft cache.
-  virtual std::vector<std::int64_t> on_accepted(const StepPlan& plan,
-                                                const StepResult& result) = 0;
+  virtual std::vector<std::int64_t> on_accepted(const StepPlan& plan, const StepResult& result) = 0;
   // Forgets a finished, aborted or preempted request; unknown ids are ignored.
   virtual void release(std::int64_t request_id) = 0;
   // Forgets what it keeps of requests that have ended. Called while there is none.
@@ -56,9 +55,7 @@ class NoDrafter final : public Drafter {
   DraftBatch prepare_draft_tokens(const StepPlan& plan) override {
     return DraftBatch(plan.items.size());
   }
-  std::vector<std::int64_t> on_accepted(const StepPlan&, const StepResult&) override {
-    return {};
-  }
+  std::vector<std::int64_t> on_accepted(const StepPlan&, const StepResult&) override { return {}; }
   void release(std::int64_t) override {}
 
  private:

@@ -33,8 +33,8 @@ struct StepOutput {
   std::int64_t request_id;
   std::vector<std::int64_t> tokens;  // emitted by the step; none in the middle of a prefill
   FinishReason finish_reason = FinishReason::none;  // `none` while the request goes on
-  std::string error;  // why, where finish_reason is `error`
-  std::vector<TokenLogprobs> logprobs = {};  // of each token, where they were asked for
+  std::string error;                                // why, where finish_reason is `error`
+  std::vector<TokenLogprobs> logprobs = {};         // of each token, where they were asked for
 };
 
 // Continuous batching with speculation over one target engine and any Drafter. Not thread-safe: one

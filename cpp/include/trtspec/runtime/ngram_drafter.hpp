@@ -26,8 +26,7 @@ class NGramDrafter final : public Drafter {
 
   const DrafterNeeds& needs() const override { return needs_; }
   DraftBatch prepare_draft_tokens(const StepPlan& plan) override;
-  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
-                                        const StepResult& result) override;
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan, const StepResult& result) override;
   void release(std::int64_t request_id) override { indexes_.erase(request_id); }
   std::vector<std::int64_t> live_requests() const;
 

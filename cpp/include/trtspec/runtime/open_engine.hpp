@@ -17,8 +17,7 @@ namespace trtspec {
 class EngineOpener {
  public:
   // libraries: those of the folder. max_batch_size: requests in one step.
-  EngineOpener(const EngineFolder& folder, const Libraries& libraries,
-               std::int64_t max_batch_size);
+  EngineOpener(const EngineFolder& folder, const Libraries& libraries, std::int64_t max_batch_size);
 
   // Where what it opens has its logits, and is to have its caches.
   const std::shared_ptr<Device>& device() const { return device_; }
@@ -41,8 +40,8 @@ class EngineOpener {
   DraftSessions lowered_draft(const Weights& own) const;
   DraftSessions lowered_modules(const Weights& own) const;
   std::unique_ptr<Session> graph(const std::string& path, const Weights& weights) const;
-  SlotGraph slot_graph(const std::string& path, const Weights& weights,
-                           const DecoderShape& shape, std::size_t num_caches) const;
+  SlotGraph slot_graph(const std::string& path, const Weights& weights, const DecoderShape& shape,
+                       std::size_t num_caches) const;
 
   const EngineFolder& folder_;
   Libraries libraries_;

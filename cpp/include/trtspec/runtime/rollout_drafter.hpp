@@ -94,8 +94,7 @@ class TokenDrafter final : public RolloutDrafter {
                double p_min = 0.0)
       : RolloutDrafter(engine, resources, shape.needs(), p_min) {}
 
-  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
-                                        const StepResult& result) override;
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan, const StepResult& result) override;
   void release(std::int64_t request_id) override { fed_.erase(request_id); }
 
  protected:
@@ -138,8 +137,7 @@ class HiddenStateDrafter final : public RolloutDrafter {
   HiddenStateDrafter(ModelEngine& engine, ResourceManager& resources, const RolloutShape& shape)
       : RolloutDrafter(engine, resources, shape.needs()) {}
 
-  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
-                                        const StepResult& result) override;
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan, const StepResult& result) override;
   void release(std::int64_t request_id) override;
 
  protected:

@@ -15,8 +15,7 @@ namespace trtspec {
 class SlotGraph {
  public:
   // `device`: where its caches lie, and the logits that it returns.
-  SlotGraph(std::unique_ptr<Session> session, SlotShape shape,
-              std::shared_ptr<Device> device);
+  SlotGraph(std::unique_ptr<Session> session, SlotShape shape, std::shared_ptr<Device> device);
 
   // What a call reads beside its rows: for a network over states their features [T, H], for a
   // language model the rows whose logits are wanted [R] i64; else undefined.

@@ -12,9 +12,9 @@ namespace trtspec {
 
 // Suffix decoding, with the options and the defaults of Python's SuffixDecodingConfig.
 struct SuffixDecoding {
-  std::int64_t max_draft_len = 24;  // most nodes a step
-  std::int32_t max_tree_depth = 24;  // the longest string counted, match and draft together
-  std::int64_t max_cached_requests = 10000;      // responses kept; 0: none, -1: no limit
+  std::int64_t max_draft_len = 24;           // most nodes a step
+  std::int32_t max_tree_depth = 24;          // the longest string counted, match and draft together
+  std::int64_t max_cached_requests = 10000;  // responses kept; 0: none, -1: no limit
   std::int64_t max_cached_tokens = 1 << 22;  // of all kept responses
   double max_spec_factor = 1.0;  // a match of m tokens is continued by factor * m + offset
   double max_spec_offset = 0.0;
@@ -39,8 +39,7 @@ class SuffixDrafter final : public Drafter {
 
   const DrafterNeeds& needs() const override { return needs_; }
   DraftBatch prepare_draft_tokens(const StepPlan& plan) override;
-  std::vector<std::int64_t> on_accepted(const StepPlan& plan,
-                                        const StepResult& result) override;
+  std::vector<std::int64_t> on_accepted(const StepPlan& plan, const StepResult& result) override;
   void release(std::int64_t request_id) override;
   void forget_ended() override;
   std::vector<std::int64_t> live_requests() const;
