@@ -238,7 +238,6 @@ def test_hidden_states_to_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("m --data-parallel-size 16", "`data_parallel_size`=16 is refused: .*by tensor_parallel"),
         ("m -pp=4", "`pipeline_parallel_size`=4 is refused"),
         ("m --quantization ascend", "`quantization`='ascend' is refused: write weight_dtype"),
         ("m --trust-remote-code", "`trust_remote_code`=True is refused: no code"),
