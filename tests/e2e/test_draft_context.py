@@ -57,6 +57,28 @@ def test_texts_outgrow_a_draft(made: Made, caplog: pytest.LogCaptureFixture) -> 
             assert step.draft_calls > 0
 
 
+@pytest.mark.parametrize("made", ["eagle3", "pard2"], indirect=True)
+def test_texts_that_outgrow_a_draft_are_counted_with_steps_ahead(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, speculation = made
+    params = [*PARAMS, SamplingParams(1)]  # a text that ends with its first token needs no drafts
+    counts, said = [], []
+    for ahead in (0, 2):
+        caplog.clear()
+        with (
+            open_llm(folder, speculation, max_num_tokens=32, steps_ahead=ahead) as llm,
+            caplog.at_level(logging.WARNING, logger="trtspec"),
+        ):
+            for each in params:
+                llm.generate([SHORT, LONG], each, use_tqdm=False)
+            assert_no_leak(llm)
+            counts.append(llm.get_metrics()["num_texts_over_draft"])
+        said.append(["goes on without drafts" in r.message for r in caplog.records].count(True))
+    assert counts == [4, 4]
+    assert said == [1, 1]
+
+
 def test_another_length_can_be_asked_for(made: Made) -> None:
     folder, speculation = made
     counts = []

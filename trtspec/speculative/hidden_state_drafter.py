@@ -130,7 +130,7 @@ class HiddenStateDrafter(CachedRolloutDrafter):
         those that are many, and at the end of a text those that complete a block, if that makes
         rows final."""
         if result.drafted is not None:
-            return result.drafted
+            return self._drafted_on_device(batch, result.drafted)
         lengths: list[tuple[int, ...]] = []
         groups = []
         states = []

@@ -131,6 +131,17 @@ class CachedRolloutDrafter(RolloutDrafter):
     def _on_device(self) -> DeviceRollout:
         """The rollout, if a device can take it."""
 
+    def _drafted_on_device(
+        self, batch: StepPlan, drafted: list[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """What `on_accepted` returns if the device drafts, which does not say which texts have
+        become too long for it."""
+        for item in batch.items:
+            request = item.request
+            if item.samples and not request.is_finished and request.draft_depth > 0:
+                self._is_over(request)
+        return drafted
+
     def release(self, request_id: int) -> None:
         self._over.discard(request_id)
 

@@ -61,7 +61,7 @@ class TokenDrafter(CachedRolloutDrafter):
         """Feed prefill chunks to the draft, or all rows that are due; returns the draft cache's
         length for each item."""
         if result.drafted is not None:
-            return result.drafted
+            return self._drafted_on_device(batch, result.drafted)
         lengths: list[tuple[int, ...]] = []
         parts = []
         for item in batch.items:
