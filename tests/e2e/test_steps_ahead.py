@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from trtspec import LLM, SamplingParams
 from trtspec.errors import ConfigError
 from trtspec.executor.resident import halves
 from trtspec.executor.resident.engine import Patch
@@ -135,6 +136,16 @@ def test_a_step_that_leaves_something_out_is_noticed(
         check(engines("eagle3"), range(24))
 
 
+def verify_steps(llm: LLM) -> list[int]:
+    """Verify steps of a text that takes as many with steps ahead, and what they read."""
+    params = SamplingParams(12, ignore_eos=True, speculative={"num_speculative_tokens": 0})  # type: ignore[arg-type]
+    keys = "num_verify_steps", "verify_weight_bytes", "verify_kv_bytes"
+    before = llm.get_metrics()
+    llm.generate([[1, 2, 3]], params, use_tqdm=False)
+    after = llm.get_metrics()
+    return [after[key] - before[key] for key in keys]
+
+
 def test_an_llm_launches_ahead(tmp_path: Path) -> None:
     """Texts and figures of `LLM`, padded or not, and what it refuses."""
     models = TinyModels(tmp_path)
@@ -147,7 +158,8 @@ def test_an_llm_launches_ahead(tmp_path: Path) -> None:
         with open_llm(folder, speculation, **options) as llm:
             texts = tokens(llm.generate(prompts, GREEDY_24, use_tqdm=False))
             figures = llm.get_metrics()
-            found.append((texts, figures["num_drafts"], figures["num_accepted_tokens"]))
+            steps = verify_steps(llm)
+            found.append((texts, figures["num_drafts"], figures["num_accepted_tokens"], steps))
     assert found[0] == found[1] == found[2]
     refused = r"steps_ahead=1: the drafts of method 'ngram', with these options, need the host"
     with pytest.raises(ConfigError, match=refused):

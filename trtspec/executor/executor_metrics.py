@@ -218,10 +218,20 @@ class ExecutorMetrics:
         """An executor step begins."""
         self._began = self._now()
 
-    def end_step(self, verifies: bool, failure: TrtspecError | None = None) -> None:
+    def end_launch(self) -> Use:
+        """A step is launched, and in flight from now on; returns what was used for it. Another is
+        collected next."""
+        now, began = self._now(), self._began
+        self._began = now
+        return now - began
+
+    def end_step(
+        self, verifies: bool, failure: TrtspecError | None = None, launch: Use | None = None
+    ) -> None:
         """The current step ends; ``verifies``: every request in it generated. ``failure``: why the
-        step failed as a whole; the failure of a single request does not count."""
-        used = self._now() - self._began
+        step failed as a whole; the failure of a single request does not count. ``launch``: of a
+        step that was in flight, what `end_launch` returned."""
+        used = self._now() - self._began + (launch or Use())
         self.num_engine_steps += 1
         self._step_seconds += used.seconds
         if failure is None:

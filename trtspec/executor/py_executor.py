@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trtspec.errors import ConfigError, EngineError, TrtspecError
 from trtspec.executor.engines.model_engine import ModelEngine
-from trtspec.executor.executor_metrics import ExecutorMetrics
+from trtspec.executor.executor_metrics import ExecutorMetrics, Use
 from trtspec.executor.overlap import Overlap
 from trtspec.executor.resident.engine import ResidentEngine
 from trtspec.executor.resident.steps import ResidentSteps, confirmed
@@ -42,12 +42,14 @@ class StepOutput:
 class LaunchedStep:
     """A step whose engine calls have begun, for `PyExecutor.collect`. failure: why it could not be
     launched; then there is no verification. lag: how many others may be launched before it is
-    collected; above 0 the step runs on the device alone."""
+    collected; above 0 the step runs on the device alone. used: for its launch, if it is in flight.
+    """
 
     plan: StepPlan
     verification: Verification | None = None
     failure: EngineError | None = None
     lag: int = 0
+    used: Use | None = None
 
 
 class PyExecutor:
@@ -216,7 +218,7 @@ class PyExecutor:
         for request in requests:
             if request.is_finished:
                 self._end(request)
-        self.metrics.end_step(plan.only_generates, failure)
+        self.metrics.end_step(plan.only_generates, failure, launched.used)
         return outputs
 
     def _begin(self, plan: StepPlan) -> LaunchedStep | None:
@@ -226,7 +228,7 @@ class PyExecutor:
             launched = self.launch(plan)
             if not (in_flight or launched.lag):
                 return launched
-            in_flight.append(launched)
+            in_flight.append(replace(launched, used=self.metrics.end_launch()))
             if len(in_flight) <= launched.lag:
                 return None
         return in_flight.popleft()
