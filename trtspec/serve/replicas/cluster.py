@@ -162,7 +162,8 @@ class RayCalls:
                 yield told
             has_ended = True
         except self._ray.exceptions.RayTaskError as error:
-            raise EngineError(f"a replica failed: {error.cause!r}") from error
+            logger.error("a replica failed: %s", error)  # with its traceback
+            raise EngineError(f"a replica failed: {type(error.cause).__name__}") from error
         except self._gone as error:
             raise EngineLostError(
                 "the replica that served the request ended before it was done; send it again"
@@ -172,14 +173,11 @@ class RayCalls:
                 stream.cancel()
 
     async def reports(self) -> Sequence[Report]:
-        try:
-            answers = self._handle.broadcast("report").results_async(return_exceptions=True)
-            return [answer for answer in await answers if isinstance(answer, Report)]
-        except self._gone:  # there is none
-            return []
+        return [answer for answer in await self._answers("report") if isinstance(answer, Report)]
 
     async def load_adapter(self, name: str, folder: str) -> None:
-        await self._all("load_adapter", name, folder)
+        if not await self._all("load_adapter", name, folder):
+            raise EngineLostError("no replica is up to load the adapter; try again when one is")
 
     async def unload_adapter(self, name: str) -> None:
         await self._all("unload_adapter", name)
@@ -191,14 +189,23 @@ class RayCalls:
         self._ray.shutdown()
         self._thread.shutdown()
 
-    async def _all(self, method: str, *arguments: Any) -> None:
-        """Call a method of all; the error of one that refuses, or that is gone."""
+    async def _all(self, method: str, *arguments: Any) -> int:
+        """How many have done it; the error of one that refuses. Those that are gone don't matter:
+        what is started in their place loads adapters as requests ask for them."""
+        answers = await self._answers(method, *arguments)
+        for answer in answers:
+            if isinstance(answer, self._ray.exceptions.RayTaskError):
+                raise answer.cause if isinstance(answer.cause, TrtspecError) else answer
+        return sum(not isinstance(answer, BaseException) for answer in answers)
+
+    async def _answers(self, method: str, *arguments: Any) -> Sequence[Any]:
+        """What all replicas return or raise."""
         try:
-            await self._handle.broadcast(method, *arguments).results_async()
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause if isinstance(error.cause, TrtspecError) else error from None
-        except self._gone as error:
-            raise EngineLostError(f"not all replicas could be asked: {error}") from error
+            told = self._handle.broadcast(method, *arguments)
+            answers: Sequence[Any] = await told.results_async(return_exceptions=True)
+        except self._gone:  # there is none
+            return ()
+        return answers
 
     def _last_words(self) -> str:
         """The error of a replica that did not start: the end of the traceback that Ray shows."""
