@@ -49,7 +49,8 @@ class RayRouter(RequestRouter):  # type: ignore[misc]  # mypy does not read Ray
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: object
     ) -> None:
-        self._count(pending_request, str(replica_id))
+        if self._balancer.is_under_way(pending_request.metadata.internal_request_id):
+            self._count(pending_request, str(replica_id))  # else it has ended before this is said
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         self._balancer.ended(internal_request_id)
