@@ -64,10 +64,6 @@ class Balancer:
             replica.requests[request] = num_sequences
             self._homes[request] = name
 
-    def is_under_way(self, request: str) -> bool:
-        """Whether it has begun at a replica that still serves, and has not ended."""
-        return request in self._homes
-
     def ended(self, request: str) -> None:
         """It is no longer under way, whatever its end; unknown ones are ignored."""
         home = self._homes.pop(request, None)

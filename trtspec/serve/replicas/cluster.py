@@ -10,9 +10,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 from trtspec.errors import EngineError, TrtspecError
@@ -20,8 +20,9 @@ from trtspec.llmapi.outputs import RequestOutput
 from trtspec.log import logger
 from trtspec.optional import import_optional
 from trtspec.serve.engine_client import EngineClient, EngineLostError, GenerateRequest
+from trtspec.serve.replicas.call import Call
 from trtspec.serve.replicas.group import ReplicaGroup
-from trtspec.serve.replicas.replica import Replica, ReplicaFacts
+from trtspec.serve.replicas.replica import Replica, ReplicaFacts, Told
 from trtspec.serve.replicas.report import Report
 from trtspec.serve.replicas.settings import ReplicaSettings
 from trtspec.serve.settings import ServeSettings
@@ -76,6 +77,12 @@ class RayReplica(Replica):
     ) -> None:
         name = _import_ray().serve.get_replica_context().replica_id.unique_id
         super().__init__(name, open_engine, step_timeout, max_failed_steps)
+
+    async def serve_call(self, call: Call, folder: str | None) -> AsyncIterator[Told]:
+        """`generate` of the call's request."""
+        async with aclosing(self.generate(call.request, folder)) as messages:
+            async for told in messages:
+                yield told
 
 
 class RayCalls:
@@ -143,7 +150,7 @@ class RayCalls:
         except (TypeError, ValueError, RuntimeError, *self._gone) as error:
             reason = self._last_words() or error
             raise EngineError(f"replicas cannot be started: {reason}") from error
-        self._generate = self._handle.options(method_name="generate", stream=True)
+        self._generate = self._handle.options(method_name="serve_call", stream=True)
 
     def facts(self) -> ReplicaFacts:
         """Of one of them; blocks."""
@@ -153,7 +160,8 @@ class RayCalls:
     async def generate(
         self, request: GenerateRequest, folder: str | None
     ) -> AsyncGenerator[tuple[float, list[RequestOutput]], None]:
-        stream = self._generate.remote(request, folder)
+        call = Call(request)
+        stream = self._generate.remote(call, folder)
         has_ended = False
         try:
             async for told in stream:
@@ -169,6 +177,7 @@ class RayCalls:
                 "the replica that served the request ended before it was done; send it again"
             ) from error
         finally:
+            call.is_over = True
             if not has_ended:
                 stream.cancel()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +50,9 @@ class Replica:
         engine = self._engine
         return ReplicaFacts(engine.facts, engine.intake.prompts.tokenizer, dict(engine.adapters))
 
-    async def generate(self, request: GenerateRequest, folder: str | None) -> AsyncIterator[Told]:
+    async def generate(
+        self, request: GenerateRequest, folder: str | None
+    ) -> AsyncGenerator[Told, None]:
         """`EngineClient.generate`. ``folder``: of the request's adapter, which is loaded first if a
         replica that was started later does not have it."""
         try:
