@@ -44,9 +44,9 @@ CUDA_SOURCES = (
     *(
         f"cpp/include/trtspec/{name}.hpp"
         for name in (
-            *("attention", "causal_conv", "dtype", "finish_reason", "gated_delta", "isa"),
-            *("logits_mask", "mamba2", "philox", "resident_step", "row_arrays", "sampling"),
-            "state_walk",
+            *("attention", "build_tree", "causal_conv", "dtype", "finish_reason", "gated_delta"),
+            *("isa", "logits_mask", "mamba2", "philox", "resident_step", "row_arrays"),
+            *("sampling", "state_walk"),
         )
     ),
     *(f"cpp/ops/{name}.hpp" for name in ("isa", "sampling_kernel", "sampling_math")),
