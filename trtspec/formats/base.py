@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trtspec.formats.stored import StoredWeight
+from trtspec.ops.linear import swiglu
 from trtspec.ops.moe import Coding, ExpertWeights, Gating, gate, moe
 
 
@@ -21,6 +22,11 @@ class Norm(Protocol):
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor: ...
+
+
+def prologue(x: Tensor, norm: Norm | None, gated: bool) -> Tensor:
+    """The input that a product multiplies; see `WeightFormat.product`."""
+    return swiglu(x) if gated else x if norm is None else norm(x)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from trtspec.formats.base import (
     Rounding,
     WeightFormat,
     op_arguments,
+    prologue,
 )
 from trtspec.formats.stored import StoredWeight
 from trtspec.ops.few_row_linear import few_row_linear, unwoven, woven
-from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, swiglu, unpack_linear
+from trtspec.ops.linear import PANEL, linear, pack_linear, packed_rows, unpack_linear
 from trtspec.ops.moe import Coding, gate
 
 NAME = "plain"
@@ -63,8 +64,7 @@ class PlainFormat(WeightFormat):
                 buffers, x, bias, n, out_dtype, norm=norm, gated=gated, residual=residual
             )
         wide = out_dtype or x.dtype
-        x = swiglu(x) if gated else x if norm is None else norm(x)
-        x = x.to(self.dtype)
+        x = prologue(x, norm, gated).to(self.dtype)
         y = self._product(buffers, x, None, n, wide, norm=None, gated=False, residual=None)
         y = y if bias is None else y + bias
         return y if residual is None else residual + y
@@ -188,8 +188,7 @@ class RowFormat(PlainFormat):
         gated: bool,
         residual: Tensor | None,
     ) -> Tensor:
-        x = x if norm is None else norm(x)
-        y = _product(swiglu(x) if gated else x, buffers["weight"], bias, out_dtype)
+        y = _product(prologue(x, norm, gated), buffers["weight"], bias, out_dtype)
         return y if residual is None else residual + y
 
     def _mixture(
@@ -279,10 +278,8 @@ class FewRowFormat(RowFormat):
         gated: bool,
         residual: Tensor | None,
     ) -> Tensor:
-        x = x if norm is None else norm(x)
-        x = swiglu(x) if gated else x
         return few_row_linear(
-            x,
+            prologue(x, norm, gated),
             buffers["weight"],
             woven(bias) if self.gates and bias is not None else bias,
             n,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trtspec.formats.base import Mixture, Norm, Place, WeightFormat
+from trtspec.formats.base import Mixture, Norm, Place, WeightFormat, prologue
 from trtspec.formats.quantised import QuantisedFormat
 from trtspec.ops.few_row_linear import (
     TILE,
@@ -20,7 +20,6 @@ from trtspec.ops.few_row_linear import (
     unwoven,
     woven,
 )
-from trtspec.ops.linear import swiglu
 from trtspec.ops.linear_quantised import arranged, dequantise
 
 _VALUES = {
@@ -58,10 +57,9 @@ class TiledFormat(QuantisedFormat):
         gated: bool,
         residual: Tensor | None,
     ) -> Tensor:
-        weights, x = self._weights(buffers), x if norm is None else norm(x)
-        x = swiglu(x) if gated else x
+        weights = self._weights(buffers)
         return few_row_linear(
-            arranged(x, weights),
+            arranged(prologue(x, norm, gated), weights),
             weights.packed,
             woven(bias) if self.gates and bias is not None else bias,
             n,
